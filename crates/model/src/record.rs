@@ -1,0 +1,128 @@
+//! Records: the ordered truth of a session. What a frame said, or a fact that we added ourselves.
+
+use crate::{Answer, AskId, FailureKind, Principal, RunId, SessionId, Text};
+
+/// Milliseconds since the Unix epoch.
+pub type Millis = u64;
+
+/// One entry of a session's log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// When it arrived. The only clock that writers have (decision 22).
+    pub at: Millis,
+    /// What it is.
+    pub body: Body,
+}
+
+/// A received frame, or a local fact.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    /// The text of one upstream message, untouched: also when it is no JSON at all.
+    Frame(Text),
+    /// Something that we know and the upstream did not say.
+    Fact(Fact),
+}
+
+/// A local fact: everything besides frames that changes what a client sees.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fact {
+    /// A run exists. Always the first record of a run.
+    RunAccepted(Box<RunAccepted>),
+    /// Somebody answered an ask first.
+    AskAnswered {
+        /// Which ask.
+        ask: AskId,
+        /// What was answered.
+        answer: Answer,
+        /// Who did.
+        by: Actor,
+    },
+    /// The deadline of an ask passed without an answer.
+    AskExpired {
+        /// Which ask.
+        ask: AskId,
+    },
+    /// Somebody wants the run to stop.
+    StopRequested {
+        /// Who.
+        by: Actor,
+    },
+    /// The upstream connection broke and is being restored.
+    LinkLost,
+    /// The upstream connection is back, lined up with the log.
+    LinkBack,
+    /// We end the run, because the upstream did not.
+    EndForced(ForcedEnd),
+    /// The session got a title.
+    Titled {
+        /// The title.
+        title: Text,
+    },
+}
+
+/// The facts of a new run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunAccepted {
+    /// Its id.
+    pub run: RunId,
+    /// Its session.
+    pub session: SessionId,
+    /// The model asked for, or the route's, or `default` (decision 6).
+    pub model: Text,
+    /// The user's input; empty where it is not known (`interline map` without one).
+    pub input: Vec<Part>,
+    /// Who started it, from which surface.
+    pub by: Actor,
+    /// One-shot run without people (socketio.md §4.8).
+    pub headless: bool,
+}
+
+/// A part of a user's input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Text.
+    Text(Text),
+    /// An image: a `data:` URL or a web address.
+    Image {
+        /// The URL.
+        url: Text,
+    },
+    /// A file.
+    File {
+        /// Its name.
+        name: Text,
+        /// Base64.
+        data: Text,
+    },
+}
+
+/// Who did something, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor {
+    /// The owner of the session in whose name it was done.
+    pub principal: Principal,
+    /// The surface: `sse`, `socketio`, `native`, or `interline` for ourselves.
+    pub surface: Text,
+}
+
+/// Why we end a run ourselves (decisions 14–16).
+#[derive(Clone, Debug, PartialEq)]
+pub enum ForcedEnd {
+    /// It was to stop and the upstream did not end it within the grace.
+    StopGraceOver,
+    /// The upstream is gone without an end.
+    UpstreamGone,
+    /// The run could not be started, or the upstream refused to go on.
+    Refused {
+        /// The machine token.
+        kind: FailureKind,
+        /// The sentence.
+        message: Text,
+    },
+    /// No frame for `run.max_idle`.
+    Idle,
+    /// A recoverable error was followed by nothing: it was not recoverable.
+    ErrorStayed,
+    /// We are shutting down.
+    Shutdown,
+}
