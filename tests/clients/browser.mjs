@@ -1,0 +1,101 @@
+#!/usr/bin/env node
+// A person at the demo page, in headless Chromium: types a prompt, sends it, answers, and reads what the two columns
+// show once both have ended. Prints one line: the texts and the outcomes. An error that the page does not catch fails
+// the program.
+
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+import { fail, print, programArguments, remark, required, run } from "./program.mjs";
+
+// No sandbox, because CI is root; and no talk to anybody but the page.
+const FLAGS = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--disable-dev-shm-usage",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  "--disable-default-apps",
+  "--no-first-run",
+  "--no-proxy-server",
+];
+const POLL_MS = 50;
+const COLUMNS = ["sse", "socketio"];
+
+await run(async () => {
+  const args = programArguments({
+    prompt: { type: "string" },
+    answer: { type: "string", default: "allow" },
+    screenshot: { type: "string" },
+    stop: { type: "boolean", default: false },
+  });
+  required(args, "prompt");
+  const profile = mkdtempSync(join(tmpdir(), "interline-browser-"));
+  process.on("exit", () => rmSync(profile, { recursive: true, force: true, maxRetries: 5 }));
+  const context = await chromium.launchPersistentContext(profile, {
+    executablePath: execFileSync("sh", ["-c", "command -v chromium"], { encoding: "utf8" }).trim(),
+    headless: true,
+    args: FLAGS,
+    viewport: { width: 1280, height: 900 },
+  });
+  const page = context.pages()[0] ?? (await context.newPage());
+  page.on("console", (message) => {
+    if (message.type() === "error") remark(`console: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => fail(`uncaught in the page: ${error.stack ?? error}`));
+  page.on("crash", () => fail("the page crashed"));
+
+  await page.goto(`${args.base}/`, { waitUntil: "load" });
+  await page.fill("#prompt", args.prompt);
+  await page.click("#send");
+
+  let stopped = !args.stop;
+  while (!(await bothEnded(page))) {
+    if (!stopped && (await anyText(page))) {
+      await page.click("#stop");
+      stopped = true;
+    }
+    if (args.answer !== "none") await answer(page, args.answer);
+    await page.waitForTimeout(POLL_MS);
+  }
+  if (!stopped) throw new Error("the run ended before there was a text to stop at");
+
+  const seen = {};
+  for (const column of COLUMNS) seen[`${column}_text`] = await page.locator(`#${column} .answer`).textContent();
+  for (const column of COLUMNS) {
+    seen[`${column}_outcome`] = await page.locator(`#${column} [data-state]`).getAttribute("data-outcome");
+  }
+  if (args.screenshot !== undefined) await page.screenshot({ path: args.screenshot, fullPage: true });
+  print(seen);
+  await context.close();
+});
+
+async function bothEnded(page) {
+  const ended = await Promise.all(COLUMNS.map((each) => page.locator(`#${each} [data-state="ended"]`).count()));
+  return ended.every((count) => count > 0);
+}
+
+async function anyText(page) {
+  const texts = await Promise.all(COLUMNS.map((each) => page.locator(`#${each} .answer`).textContent()));
+  return texts.some((text) => text.trim() !== "");
+}
+
+/** Clicks the first visible button of the verdict, and waits until that button is gone or of no use any more. */
+async function answer(page, verdict) {
+  const button = await page.$(`[data-answer="${verdict}"]:visible:enabled`);
+  if (button === null) return;
+  const isUsable = (each) => each.isConnected && !each.disabled && each.checkVisibility();
+  try {
+    await button.click({ timeout: 1000 });
+    await page.waitForFunction((each) => !(each.isConnected && !each.disabled && each.checkVisibility()), button, {
+      timeout: 5000,
+    });
+  } catch (error) {
+    // Somebody else, or the end of the run, may have taken it away before the click; not so if it is still there.
+    if (await button.evaluate(isUsable)) throw error;
+  }
+}
