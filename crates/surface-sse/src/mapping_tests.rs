@@ -1,0 +1,487 @@
+//! The mapping against tables, a golden transcript, and a checker of the grammar that shares nothing with it.
+
+use std::collections::HashSet;
+
+use interline_model::{AskId, Body, PlanStep, SessionId, StepStatus};
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+
+fn run() -> RunId {
+    RunId::from_u128(0x833f_9576_9b05_4f9c_84bc_d457_1f98_1569)
+}
+
+const RUN_TEXT: &str = "run-833f95769b054f9c84bcd4571f981569";
+
+fn record() -> Record {
+    Record { at: 0, body: Body::Frame(Text::new()) }
+}
+
+fn blocks(options: Options, events: &[Event]) -> Vec<Block> {
+    let (mut writer, mut items) = (SseWriter::new(options), Vec::new());
+    writer.write(&record(), events, &mut items);
+    items
+}
+
+/// The JSON lines of a run with these root events, without its `run_start`.
+fn lines_with(options: Options, events: Vec<What>) -> Vec<String> {
+    let events: Vec<Event> = [started()].into_iter().chain(events).map(Event::root).collect();
+    json(&blocks(options, &events)).split_off(1)
+}
+
+fn lines(events: Vec<What>) -> Vec<String> {
+    lines_with(Options::default(), events)
+}
+
+fn json(blocks: &[Block]) -> Vec<String> {
+    blocks.iter().map(|block| String::from_utf8(block.json().to_vec()).unwrap()).collect()
+}
+
+fn started() -> What {
+    What::RunStarted { run: run(), session: SessionId::from("ses-1"), model: "gpt-4o".into() }
+}
+
+fn text(delta: &str) -> What {
+    What::Text { delta: delta.to_owned().into() }
+}
+
+fn tool(call: &str, input: Option<&str>) -> What {
+    What::ToolStarted {
+        call: call.to_owned().into(),
+        name: "exec".into(),
+        input: input.map(|input| Json::parse(input.to_owned()).unwrap()),
+    }
+}
+
+fn output(call: &str, delta: &str) -> What {
+    What::ToolOutput { call: call.to_owned().into(), delta: delta.to_owned().into() }
+}
+
+fn tool_ended(call: &str, result: &str, is_error: bool) -> What {
+    What::ToolEnded { call: call.to_owned().into(), result: result.to_owned().into(), is_error, aborted: false }
+}
+
+fn ended(outcome: Outcome) -> What {
+    What::RunEnded(Box::new(RunEnd::synthesised(outcome)))
+}
+
+fn ask(kind: AskKind, tool_name: &str, input: &str) -> What {
+    What::AskRaised(Box::new(Ask {
+        id: AskId::from("req-1"),
+        kind,
+        call: None,
+        tool_name: tool_name.to_owned().into(),
+        message: None,
+        input: Json::parse(input.to_owned()).unwrap(),
+        questions: Vec::new(),
+        suggestions: None,
+    }))
+}
+
+fn step(id: &str, status: StepStatus) -> PlanStep {
+    PlanStep { id: id.to_owned().into(), title: "do".into(), status }
+}
+
+fn agent(call: &str, what: What) -> Event {
+    Event { lane: Lane::Agent(call.to_owned().into()), what }
+}
+
+#[test]
+fn a_whole_run_to_the_byte() {
+    let events: Vec<Event> = [
+        started(),
+        What::TurnStarted,
+        What::Thinking { delta: "先看目录".into() },
+        text("我来看看。"),
+        tool("call_1", Some(r#"{"command":"ls"}"#)),
+        ask(AskKind::Permission, "exec", r#"{"command":"ls"}"#),
+        output("call_1", "a.txt\n"),
+        tool_ended("call_1", "a.txt\nb.txt\n", false),
+        What::TurnEnded { usage: None },
+        What::TurnStarted,
+        text("有两个文件。"),
+        What::TurnEnded { usage: None },
+        ended(Outcome::Completed(Completion::EndTurn)),
+    ]
+    .map(Event::root)
+    .to_vec();
+    let items = blocks(Options::default(), &events);
+    let wire: String = items.iter().map(|block| String::from_utf8(block.plain().to_vec()).unwrap()).collect();
+    assert_eq!(
+        wire,
+        r#"data: {"type":"run_start","run_id":"run-833f95769b054f9c84bcd4571f981569","session_id":"ses-1","model":"gpt-4o"}
+
+data: {"type":"turn_start","turn_num":1}
+
+data: {"type":"thinking_delta","content":"先看目录"}
+
+data: {"type":"stream_delta","content":"我来看看。"}
+
+data: {"type":"tool_start","tool_name":"exec","call_id":"call_1","arguments":{"command":"ls"}}
+
+data: {"type":"approval_request","request_id":"req-1","tool_name":"exec","arguments":{"command":"ls"}}
+
+data: {"type":"tool_progress","call_id":"call_1","output":"a.txt\n"}
+
+data: {"type":"tool_end","call_id":"call_1","result":"a.txt\nb.txt\n","is_error":false}
+
+data: {"type":"turn_end","turn_num":1}
+
+data: {"type":"turn_start","turn_num":2}
+
+data: {"type":"stream_delta","content":"有两个文件。"}
+
+data: {"type":"turn_end","turn_num":2}
+
+data: {"type":"done","reason":"end_turn","run_id":"run-833f95769b054f9c84bcd4571f981569"}
+
+"#
+    );
+    assert_eq!(items.iter().map(Block::seq).collect::<Vec<_>>(), (1..=13).collect::<Vec<_>>());
+    assert_eq!(items.iter().position(Block::is_terminal), Some(12));
+    grammar(&items).unwrap();
+}
+
+#[test]
+fn every_end_has_its_documented_words() {
+    let failed = |kind, message: &str| Outcome::Failed { kind, message: message.to_owned().into() };
+    let stopped = || Outcome::Interrupted { reason: "user_interrupt".into() };
+    let done = |reason: &str| format!(r#"{{"type":"done","reason":"{reason}","run_id":"{RUN_TEXT}"}}"#);
+    let error = |text: &str, kind: &str| format!(r#"{{"type":"error","error":"{text}","kind":"{kind}","severity":"error"}}"#);
+    for (outcome, expected) in [
+        (Outcome::Completed(Completion::EndTurn), done("end_turn")),
+        (Outcome::Completed(Completion::MaxTurns), done("budget_exhausted")),
+        (Outcome::Completed(Completion::MaxBudget), done("budget_exhausted")),
+        (stopped(), r#"{"type":"interrupted","reason":"user_interrupt"}"#.to_owned()),
+        (failed(FailureKind::ProviderRateLimit, "slow down"), error("slow down", "provider_rate_limit")),
+        (failed(FailureKind::Internal, ""), error("internal", "internal")),
+        (
+            failed(FailureKind::MissingTerminalEvent, ""),
+            error("missing_terminal_event: upstream closed before a terminal event", "missing_terminal_event"),
+        ),
+        (failed(FailureKind::MissingTerminalEvent, "gone"), error("missing_terminal_event: gone", "missing_terminal_event")),
+        (
+            failed(FailureKind::MissingTerminalEvent, "missing_terminal_event: gone"),
+            error("missing_terminal_event: gone", "missing_terminal_event"),
+        ),
+    ] {
+        assert_eq!(lines(vec![ended(outcome)]), [expected]);
+    }
+    let as_done = Options { interrupt_terminal: InterruptTerminal::Done, ..Options::default() };
+    assert_eq!(lines_with(as_done, vec![ended(stopped())]), [done("context_cancelled")]);
+}
+
+#[test]
+fn each_kind_of_ask_is_an_approval_request() {
+    for (kind, name, input, expected) in [
+        (AskKind::Permission, "Bash", r#"{"command":"ls"}"#, r#""Bash","arguments":{"command":"ls"}}"#),
+        (AskKind::Question, "AskUserQuestion", r#"{"questions":[]}"#, r#""ask_user","arguments":{"questions":[]}}"#),
+        (AskKind::Form, "server", r#"{"mode":"form"}"#, r#""elicitation","arguments":{"mode":"form"}}"#),
+        (AskKind::Link, "server", r#"{"mode":"url"}"#, r#""elicitation","arguments":{"mode":"url"}}"#),
+    ] {
+        let expected = format!(r#"{{"type":"approval_request","request_id":"req-1","tool_name":{expected}"#);
+        assert_eq!(lines(vec![ask(kind, name, input)]), [expected]);
+    }
+}
+
+#[test]
+fn arguments_are_the_input_as_it_came_or_an_empty_object() {
+    let last = |options: Options, input| lines_with(options, vec![tool("c", input)]).pop().unwrap();
+    let head = r#"{"type":"tool_start","tool_name":"exec","call_id":"c","arguments":"#;
+    for (input, written) in [
+        (None, "{}"),
+        (Some(r#"{"b":1.0,"a":12345678901234567890123}"#), r#"{"b":1.0,"a":12345678901234567890123}"#),
+        (Some("{\"s\":\"\u{2028}\u{85}\\ud83d\"}"), r#"{"s":"\u2028\u0085\ufffd"}"#),
+        (Some("[1]"), r#"{"input":[1]}"#),
+    ] {
+        assert_eq!(last(Options::default(), input), format!("{head}{written}}}"));
+    }
+    let as_string = Options { arguments: ArgumentsForm::String, ..Options::default() };
+    assert_eq!(last(as_string, Some(r#"{"a":"b"}"#)), format!(r#"{head}"{{\"a\":\"b\"}}"}}"#));
+}
+
+#[test]
+fn later_input_and_all_that_has_no_documented_event_is_nothing() {
+    let silent = [
+        What::ToolInput { call: CallId::from("c"), input: Json::empty_object() },
+        What::AskSettled { ask: AskId::from("a"), outcome: interline_model::AskOutcome::Void },
+        What::Compaction(interline_model::CompactionPhase::Started { reason: "manual".into(), tokens_before: None }),
+        What::SessionChanged { model: Some("m".into()), title: None, mode: None, state: None },
+        What::FilesChanged { paths: vec!["a".into()] },
+        What::Task { task: "t".into(), call: None, phase: interline_model::TaskPhase::Started, summary: "s".into() },
+        What::Notice { level: interline_model::NoticeLevel::Error, code: "api_retry".into(), text: "t".into() },
+        What::Suggestion { text: "t".into() },
+        What::Other { name: "x/y".into() },
+    ];
+    for what in silent {
+        assert_eq!(lines(vec![tool("c", None), what.clone()]).len(), 2, "{what:?}");
+    }
+}
+
+#[test]
+fn a_sub_agent_speaks_through_the_call_that_it_works_for() {
+    let events = [
+        Event::root(started()),
+        Event::root(What::TurnStarted),
+        Event::root(tool("task", None)),
+        agent("task", What::TurnStarted),
+        agent("task", text("looking ")),
+        agent("task", What::Thinking { delta: "hm".into() }),
+        agent("task", tool("inner", None)),
+        agent("inner", text("deeper")),
+        agent("task", output("inner", "hidden")),
+        agent("task", tool_ended("inner", "hidden", false)),
+        agent("task", What::TurnEnded { usage: None }),
+        agent("elsewhere", text("nobody's")),
+        agent("task", ask(AskKind::Permission, "Bash", "{}")),
+        Event::root(tool_ended("task", "found", false)),
+        agent("task", text("too late")),
+        Event::root(What::TurnEnded { usage: None }),
+        Event::root(ended(Outcome::Completed(Completion::EndTurn))),
+    ];
+    let told = |sub_agents| json(&blocks(Options { sub_agents, ..Options::default() }, &events));
+    let rest = [
+        r#"{"type":"approval_request","request_id":"req-1","tool_name":"Bash","arguments":{}}"#,
+        r#"{"type":"tool_end","call_id":"task","result":"found","is_error":false}"#,
+        r#"{"type":"turn_end","turn_num":1}"#,
+    ];
+    let folded = told(SubAgents::Fold);
+    assert_eq!(
+        folded[3..5],
+        [
+            r#"{"type":"tool_progress","call_id":"task","output":"looking "}"#,
+            r#"{"type":"tool_progress","call_id":"task","output":"deeper"}"#
+        ]
+    );
+    assert_eq!(folded[5..8], rest);
+    assert_eq!(told(SubAgents::Hide)[3..6], rest);
+}
+
+#[test]
+fn a_huge_result_is_cut_and_says_so_and_huge_text_is_split() {
+    let options = Options { max_event_bytes: 4096, ..Options::default() };
+    let huge = "é\u{1}\"".repeat(10_000);
+    let events = vec![
+        What::TurnStarted,
+        text(&huge),
+        tool("c", None),
+        output("c", &huge),
+        tool_ended("c", &huge, false),
+        What::TurnEnded { usage: None },
+        ended(Outcome::Completed(Completion::EndTurn)),
+    ];
+    let told: Vec<Value> = lines_with(options, events)
+        .iter()
+        .map(|json| {
+            assert!(json.len() <= 4096);
+            serde_json::from_str(json).unwrap()
+        })
+        .collect();
+    let joined = |kind: &str, member: &str| -> String {
+        told.iter().filter(|event| event["type"] == kind).map(|event| event[member].as_str().unwrap()).collect()
+    };
+    assert_eq!(joined("stream_delta", "content"), huge);
+    assert_eq!(joined("tool_progress", "output"), huge);
+    let result = joined("tool_end", "result");
+    let (shown, mark) = result.split_once("\n[output cut: ").unwrap();
+    assert!(huge.starts_with(shown) && shown.len() > 1000);
+    assert_eq!(mark, format!("{} of {} bytes shown]", shown.len(), huge.len()));
+}
+
+#[test]
+fn what_is_open_is_closed_before_the_end_and_the_next_run_counts_anew() {
+    let mut told = lines(vec![
+        What::TurnStarted,
+        tool("c", None),
+        What::PlanChanged { steps: vec![step("1", StepStatus::Running)] },
+        ended(Outcome::Interrupted { reason: "user_interrupt".into() }),
+        text("late"),
+        started(),
+        What::TurnStarted,
+    ]);
+    let plan = told.remove(2);
+    assert!(plan.starts_with(r#"{"type":"plan_created""#));
+    assert_eq!(
+        told[2..],
+        [
+            r#"{"type":"tool_end","call_id":"c","result":"interrupted","is_error":true}"#.to_owned(),
+            r#"{"type":"turn_end","turn_num":1}"#.to_owned(),
+            r#"{"type":"plan_interrupted","reason":"user_interrupt"}"#.to_owned(),
+            r#"{"type":"interrupted","reason":"user_interrupt"}"#.to_owned(),
+            format!(r#"{{"type":"run_start","run_id":"{RUN_TEXT}","session_id":"ses-1","model":"gpt-4o"}}"#),
+            r#"{"type":"turn_start","turn_num":1}"#.to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn a_small_event_costs_no_allocation_of_its_own() {
+    let (mut writer, mut items) = (SseWriter::new(Options::default()), Vec::new());
+    writer.write(&record(), &[Event::root(started())], &mut items);
+    writer.write(&record(), &vec![Event::root(text("word ")); 40], &mut items);
+    let behind = items.windows(2).filter(|pair| pair[0].plain().as_ptr_range().end == pair[1].plain().as_ptr()).count();
+    assert!(behind >= items.len() - 3, "{behind} of {} blocks follow their neighbour in memory", items.len());
+}
+
+/// The grammar of sse.md §3 as an independent reader sees it: `Err` says what breaks it.
+fn grammar(blocks: &[Block]) -> Result<(), String> {
+    const MEMBERS: &[(&str, &[&str])] = &[
+        ("run_start", &["run_id", "session_id", "model"]),
+        ("turn_start", &["turn_num"]),
+        ("turn_end", &["turn_num"]),
+        ("stream_delta", &["content"]),
+        ("thinking_delta", &["content"]),
+        ("tool_start", &["tool_name", "call_id", "arguments"]),
+        ("tool_progress", &["call_id", "output"]),
+        ("tool_end", &["call_id", "result", "is_error"]),
+        ("plan_created", &["plan_id", "steps"]),
+        ("plan_updated", &["task_id", "status", "result"]),
+        ("plan_completed", &["total_steps", "done_steps"]),
+        ("plan_interrupted", &["reason"]),
+        ("approval_request", &["request_id", "tool_name", "arguments"]),
+        ("done", &["reason", "run_id"]),
+        ("error", &["error", "kind", "severity"]),
+        ("interrupted", &["reason"]),
+    ];
+    let (mut running, mut turn, mut turns, mut plan) = (false, None, 0, false);
+    let (mut open, mut all, mut seq) = (HashSet::new(), HashSet::new(), 0);
+    for block in blocks {
+        let wire = block.plain();
+        let line = std::str::from_utf8(&wire).map_err(|e| e.to_string())?;
+        let json = line.strip_prefix("data: ").and_then(|rest| rest.strip_suffix("\n\n")).ok_or("framing")?;
+        let need = |ok: bool, what: &str| if ok { Ok(()) } else { Err(format!("{what}: {json}")) };
+        need(!json.contains(|c: char| c < ' ' || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}')), "raw line separator")?;
+        let event: Value = serde_json::from_str(json).map_err(|e| format!("{e}: {json}"))?;
+        let kind = event["type"].as_str().ok_or("no type")?.to_owned();
+        let (_, members) = MEMBERS.iter().find(|(name, _)| *name == kind).ok_or(format!("unknown type {kind}"))?;
+        need(event.as_object().is_some_and(|object| object.len() == members.len() + 1), "extra members")?;
+        let mut at = 0;
+        need(json.starts_with(&format!("{{\"type\":\"{kind}\"")), "type is not first")?;
+        for member in *members {
+            let found = json.get(at..).and_then(|rest| rest.find(&format!(",\"{member}\":")));
+            at += found.ok_or(format!("{member} is missing or out of order: {json}"))?;
+            let value = &event[member];
+            need(
+                match *member {
+                    "turn_num" | "total_steps" | "done_steps" => value.is_u64(),
+                    "arguments" => value.is_object(),
+                    "steps" => value.is_array(),
+                    "is_error" => value.is_boolean(),
+                    _ => value.is_string(),
+                },
+                member,
+            )?;
+        }
+        if kind == "run_start" {
+            need(!running, "run_start again")?;
+            (running, turn, turns, plan, seq) = (true, None, 0, false, 0);
+            open.clear();
+            all.clear();
+        }
+        need(running, "outside a run")?;
+        seq += 1;
+        need(block.seq() == seq, "number")?;
+        let call = event["call_id"].as_str().unwrap_or_default().to_owned();
+        match &*kind {
+            "turn_start" => {
+                turns += 1;
+                need(turn.is_none() && event["turn_num"] == turns, "turn_start")?;
+                turn = Some(turns);
+            }
+            "turn_end" => need(turn.take().is_some_and(|turn| event["turn_num"] == turn), "turn_end")?,
+            "stream_delta" | "thinking_delta" => need(turn.is_some() && event["content"] != "", "delta")?,
+            "tool_start" => {
+                need(turn.is_some() && all.insert(call.clone()), "tool_start")?;
+                open.insert(call);
+            }
+            "tool_progress" => need(open.contains(&call) && event["output"] != "", "tool_progress")?,
+            "tool_end" => need(open.remove(&call), "tool_end")?,
+            "plan_created" => plan = true,
+            "plan_updated" => need(plan, "plan_updated")?,
+            "plan_completed" | "plan_interrupted" => need(std::mem::take(&mut plan), "end of a plan")?,
+            "done" | "error" | "interrupted" => {
+                need(turn.is_none() && open.is_empty(), "something is open at the end")?;
+                need(!plan || event["reason"] == "end_turn", "a plan is open at the end")?;
+                running = false;
+            }
+            _ => {}
+        }
+        need(block.is_terminal() != running, "is_terminal")?;
+    }
+    Ok(())
+}
+
+fn any_text() -> impl Strategy<Value = String> {
+    prop_oneof![Just("\u{85}\u{2028}\r\n\"\\\u{0}😀".to_owned()), "[a-z<>\\n]{1,8}", Just("x".repeat(3000))]
+}
+
+fn any_call() -> impl Strategy<Value = CallId> {
+    (0..4).prop_map(|n| CallId::from(format!("call-{n}")))
+}
+
+fn any_outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        Just(Outcome::Completed(Completion::EndTurn)),
+        Just(Outcome::Completed(Completion::MaxTurns)),
+        any_text().prop_map(|reason| Outcome::Interrupted { reason: reason.into() }),
+        any_text().prop_map(|message| Outcome::Failed { kind: FailureKind::MissingTerminalEvent, message: message.into() }),
+    ]
+}
+
+fn any_what() -> impl Strategy<Value = What> {
+    let status = prop_oneof![Just(StepStatus::Pending), Just(StepStatus::Running), Just(StepStatus::Completed)];
+    prop_oneof![
+        1 => Just(started()),
+        2 => Just(What::TurnStarted),
+        2 => Just(What::TurnEnded { usage: None }),
+        4 => any_text().prop_map(|delta| What::Text { delta: delta.into() }),
+        2 => any_text().prop_map(|delta| What::Thinking { delta: delta.into() }),
+        4 => any_call().prop_map(|call| What::ToolStarted { call, name: "t".into(), input: None }),
+        2 => (any_call(), any_text()).prop_map(|(call, delta)| What::ToolOutput { call, delta: delta.into() }),
+        3 => (any_call(), any_text(), any::<bool>()).prop_map(|(call, result, is_error)| What::ToolEnded { call, result: result.into(), is_error, aborted: false }),
+        1 => any_text().prop_map(|name| ask(AskKind::Permission, &name, "{}")),
+        2 => prop::collection::vec(((0..3u8).prop_map(|n| n.to_string()), status), 0..4)
+            .prop_map(|steps| What::PlanChanged { steps: steps.iter().map(|(id, status)| step(id, *status)).collect() }),
+        1 => any_outcome().prop_map(ended),
+        1 => Just(What::Other { name: "x".into() }),
+    ]
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let lane = prop_oneof![3 => Just(Lane::Root), 1 => any_call().prop_map(Lane::Agent)];
+    (lane, any_what()).prop_map(|(lane, what)| Event { lane, what })
+}
+
+proptest! {
+    #[test]
+    fn any_events_in_any_order_keep_the_grammar(events in prop::collection::vec(any_event(), 0..120), hide: bool, small: bool) {
+        let options = Options {
+            sub_agents: if hide { SubAgents::Hide } else { SubAgents::Fold },
+            max_event_bytes: if small { 1024 } else { 1 << 20 },
+            ..Options::default()
+        };
+        let items = blocks(options.clone(), &events);
+        prop_assert_eq!(grammar(&items), Ok(()));
+
+        let (mut said, mut running) = (String::new(), false);
+        for event in &events {
+            match &event.what {
+                What::RunStarted { .. } => running = true,
+                What::RunEnded(_) => running = false,
+                What::Text { delta } if running && event.lane.is_root() => said.push_str(delta),
+                _ => {}
+            }
+        }
+        let told: String = json(&items).iter().map(|json| serde_json::from_str::<Value>(json).unwrap())
+            .filter(|event| event["type"] == "stream_delta").map(|event| event["content"].as_str().unwrap().to_owned()).collect();
+        prop_assert_eq!(told, said);
+
+        // The same, whatever the events are cut into, and once more.
+        let (mut writer, mut again) = (SseWriter::new(options), Vec::new());
+        for event in &events {
+            writer.write(&record(), std::slice::from_ref(event), &mut again);
+        }
+        prop_assert_eq!(again, items);
+    }
+}
