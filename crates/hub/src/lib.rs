@@ -1,1 +1,38 @@
-//! placeholder
+//! The hub: sessions, runs and asks between the links that bring frames and the shells that serve clients.
+//!
+//! ```text
+//!   Link ──RunPort::deliver──▶ Session ──record──▶ log ──Reader──▶ events ──Writer──▶ Projection ◀──pull── shell
+//!   Link ◀──RunPort::command── Session ◀──answer, stop────────────────────────────────────────────────── shell
+//! ```
+//!
+//! - A surface calls [`Hub::admit`] with the bearer it got, then [`Hub::start`], [`Hub::create_session`], [`Hub::session`] or [`Hub::run`].
+//! - It asks the [`Session`] for its [`Projection`] (one for each surface and set of options, built from the log when first
+//!   asked for, live ever after) and reads it by position: [`Projection::tail`] for a session, [`Projection::run_tail`] for one run.
+//!   A client is such a position and nothing else: no queue, no channel. Slow, late and reconnecting clients are one code path.
+//! - Commands go the other way: [`Session::answer`], [`Session::stop`].
+//!
+//! The hub does no translation: what frames mean is the upstream's [`interline_model::Reader`], what events look like the surface's
+//! [`interline_model::Writer`].
+
+#![warn(missing_docs)]
+
+mod access;
+mod config;
+mod driver;
+mod hub;
+mod projection;
+mod route;
+mod session;
+mod surface;
+mod telemetry;
+mod upstream;
+
+pub use access::{Access, Denied, Gate, HashError, Secret, SecretHash, Token};
+pub use config::{AskConfig, RunConfig};
+pub use hub::{Filter, Hub, NewSession, StartError, StartRun};
+pub use projection::{Gone, Projection, RunBatch, RunTail, Tail};
+pub use route::{Models, Route, Routes};
+pub use session::{AnswerError, RunInfo, RunStatus, Session, SessionInfo, Stopped};
+pub use surface::Surface;
+pub use telemetry::Telemetry;
+pub use upstream::{Command, Flow, Link, LinkError, LinkFuture, RunInput, RunPort, SessionSeed, Upstream};

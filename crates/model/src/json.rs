@@ -57,6 +57,13 @@ impl Json {
         Self(Text::from(value.to_string()))
     }
 
+    /// Text that our own code wrote as one JSON value, without reading it again.
+    #[must_use]
+    pub fn written(text: String) -> Self {
+        debug_assert!(serde_json::from_str::<&RawValue>(&text).is_ok(), "not JSON: {text}");
+        Self(Text::from(text))
+    }
+
     /// `{}`.
     #[must_use]
     pub fn empty_object() -> Self {

@@ -1,0 +1,41 @@
+//! The timers and bounds of runs, all keys of the config file (decision 30).
+
+use serde::{Deserialize, Serialize};
+
+/// `[run]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunConfig {
+    /// Milliseconds that the upstream has to end a stopped run itself.
+    pub stop_grace_ms: u64,
+    /// Milliseconds of silence after a recoverable error until the run fails with it.
+    pub recoverable_error_ms: u64,
+    /// Milliseconds without a frame until a run fails; off while an ask is open.
+    pub max_idle_ms: u64,
+    /// How many runs one principal may have at a time.
+    pub max_active: usize,
+    /// How many sessions one principal may have.
+    pub max_sessions: usize,
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        Self { stop_grace_ms: 3_000, recoverable_error_ms: 30_000, max_idle_ms: 3_600_000, max_active: 256, max_sessions: 10_000 }
+    }
+}
+
+/// `[ask]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AskConfig {
+    /// Milliseconds that a permission or question waits; then it is denied. Real servers give up after 30 s themselves.
+    pub permission_ms: u64,
+    /// Milliseconds that a form or link waits.
+    pub form_ms: u64,
+}
+
+impl Default for AskConfig {
+    fn default() -> Self {
+        Self { permission_ms: 30_000, form_ms: 300_000 }
+    }
+}

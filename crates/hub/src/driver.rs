@@ -1,0 +1,37 @@
+//! The driver of one run: its link's work and its deadlines, until both are over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use interline_model::RunId;
+use tokio_util::task::TaskTracker;
+
+use crate::session::Session;
+use crate::upstream::{LinkError, LinkFuture};
+
+/// The longest sleep between two looks at the deadlines.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
+/// Drives `run` until it has ended and its link has wound down.
+pub(crate) async fn drive(session: Arc<Session>, run: RunId, work: LinkFuture, tasks: TaskTracker) {
+    // A task of its own, so that a panic in a link ends this run and nothing else.
+    let mut work = tasks.spawn(work);
+    while let Some(wait) = session.due_in(run) {
+        tokio::select! {
+            result = &mut work => {
+                let result = result.unwrap_or_else(|panic| Err(LinkError::Gone(panic.to_string())));
+                if let Err(error) = &result {
+                    tracing::warn!(run = %run, session = %session.id(), %error, "the link gave up");
+                }
+                session.link_ended(run, result);
+                return;
+            }
+            () = tokio::time::sleep(wait.min(LONGEST_SLEEP)) => session.check(run),
+            () = session.alarm.notified() => {}
+        }
+    }
+    // Ended; the link sees its port's `over` and bounds its own winding down.
+    if let Err(panic) = work.await {
+        tracing::error!(run = %run, session = %session.id(), %panic, "the link broke while winding down");
+    }
+}

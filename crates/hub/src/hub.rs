@@ -1,0 +1,394 @@
+//! The registry: who owns which sessions, and how runs begin.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use interline_journal::{Journal, LogKey};
+use interline_model::{Actor, CellName, ForcedEnd, Part, Principal, RunAccepted, RunId, SessionId, Text};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::access::{Access, Denied, Gate};
+use crate::driver;
+use crate::route::{Route, Routes};
+use crate::session::{NewRun, Session, Timers};
+use crate::telemetry::Telemetry;
+use crate::upstream::{RunInput, SessionSeed};
+use crate::{AskConfig, RunConfig};
+
+/// All sessions of this process.
+pub struct Hub {
+    gate: Gate,
+    routes: Routes,
+    journal: Arc<dyn Journal>,
+    timers: Timers,
+    telemetry: Arc<Telemetry>,
+    tasks: TaskTracker,
+    draining: AtomicBool,
+    closing: CancellationToken,
+    registry: Mutex<Registry>,
+}
+
+#[derive(Default)]
+struct Registry {
+    owners: HashMap<Principal, Owner>,
+    runs: HashMap<RunId, Arc<Session>>,
+    keys: HashMap<IdempotencyKey, RunId>,
+}
+
+/// What one principal has.
+#[derive(Default)]
+struct Owner {
+    sessions: HashMap<SessionId, Arc<Session>>,
+    /// Runs that go on, counted by the sessions themselves.
+    active: Arc<AtomicUsize>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct IdempotencyKey {
+    principal: Principal,
+    cell: CellName,
+    actor: Option<Text>,
+    key: Text,
+}
+
+/// A session to be created.
+#[derive(Clone, Debug, Default)]
+pub struct NewSession {
+    /// The id that the client wants; one is drawn otherwise.
+    pub id: Option<SessionId>,
+    /// Its cell; the default one of the client otherwise (decision 4).
+    pub cell: Option<CellName>,
+    /// Its title.
+    pub title: Option<Text>,
+    /// The model it is meant for.
+    pub model: Option<Text>,
+    /// What the surface wants kept beside it.
+    pub labels: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A run to be started.
+#[derive(Clone, Debug)]
+pub struct StartRun {
+    /// The surface it comes from: `sse`, `socketio`, `native`.
+    pub surface: &'static str,
+    /// The cell; the session's own, or the default one, otherwise.
+    pub cell: Option<CellName>,
+    /// The session; an unknown one is created under that very id (decision 1), none draws a new one.
+    pub session: Option<SessionId>,
+    /// The model, as the client calls it.
+    pub model: Option<Text>,
+    /// The user's input.
+    pub input: Vec<Part>,
+    /// A system prompt.
+    pub system_prompt: Option<Text>,
+    /// A label of the end user.
+    pub actor: Option<Text>,
+    /// One-shot run without people.
+    pub headless: bool,
+    /// Starting twice with the same key, cell and actor starts once.
+    pub idempotency_key: Option<Text>,
+}
+
+/// Why a run was not started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// No route serves the cell, or the client may not use it.
+    #[error("cell {0} not found")]
+    CellNotFound(CellName),
+    /// The session belongs to another cell.
+    #[error("session {0} not found")]
+    SessionNotFound(SessionId),
+    /// A run of the session goes on.
+    #[error("the session already has an active run: {run}")]
+    Busy {
+        /// That run.
+        run: RunId,
+    },
+    /// The client has as many runs as it may.
+    #[error("too many runs at a time: at most {0}")]
+    TooManyRuns(usize),
+    /// The client has as many sessions as it may.
+    #[error("too many sessions: at most {0}")]
+    TooManySessions(usize),
+    /// The server is shutting down.
+    #[error("the server is shutting down")]
+    Draining,
+}
+
+/// What a list of sessions is narrowed to.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Only this cell's.
+    pub cell: Option<CellName>,
+    /// Only those whose latest run has this label.
+    pub actor: Option<Text>,
+}
+
+impl Hub {
+    /// A hub without sessions.
+    #[must_use]
+    pub fn new(gate: Gate, routes: Routes, run: RunConfig, ask: AskConfig, journal: Arc<dyn Journal>) -> Self {
+        Self {
+            gate,
+            routes,
+            journal,
+            timers: Timers { run, ask },
+            telemetry: Arc::default(),
+            tasks: TaskTracker::new(),
+            draining: AtomicBool::new(false),
+            closing: CancellationToken::new(),
+            registry: Mutex::default(),
+        }
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a client in, or not.
+    ///
+    /// # Errors
+    /// In `tokens` mode, when the bearer is missing or unknown.
+    pub fn admit(&self, bearer: Option<&str>) -> Result<Access, Denied> {
+        self.gate.admit(bearer)
+    }
+
+    /// The routes.
+    #[must_use]
+    pub fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
+    }
+
+    /// Whether new runs are refused.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Cancelled when connections must end, at the end of [`Hub::shutdown`].
+    #[must_use]
+    pub fn closing(&self) -> &CancellationToken {
+        &self.closing
+    }
+
+    /// The cell's route, if the client may use it.
+    ///
+    /// # Errors
+    /// [`StartError::CellNotFound`], the same for cells that do not exist and for foreign ones.
+    pub fn route(&self, access: &Access, cell: &CellName) -> Result<&Route, StartError> {
+        if !access.allows(cell) {
+            return Err(StartError::CellNotFound(cell.clone()));
+        }
+        self.routes.of(cell).ok_or_else(|| StartError::CellNotFound(cell.clone()))
+    }
+
+    fn cell_of(&self, access: &Access, cell: Option<CellName>) -> Result<CellName, StartError> {
+        cell.or_else(|| self.routes.default_cell(access)).ok_or_else(|| StartError::CellNotFound(CellName::from("default")))
+    }
+
+    /// Creates a session, or returns the client's session of that id.
+    ///
+    /// # Errors
+    /// When the cell is not there or not the session's, or the client has too many sessions.
+    pub fn create_session(&self, access: &Access, new: NewSession) -> Result<Arc<Session>, StartError> {
+        if let Some(id) = &new.id
+            && let Some(session) = self.own(access, id)
+        {
+            return match &new.cell {
+                Some(cell) if cell != session.cell() => Err(StartError::SessionNotFound(id.clone())),
+                _ => Ok(session),
+            };
+        }
+        let cell = self.cell_of(access, new.cell)?;
+        let route = self.route(access, &cell)?;
+        let id = new.id.unwrap_or_else(|| SessionId::from(Uuid::new_v4().to_string()));
+        let principal = access.principal().clone();
+        let mut registry = self.registry();
+        let mine = registry.owners.entry(principal.clone()).or_default();
+        if let Some(session) = mine.sessions.get(&id) {
+            return Ok(session.clone());
+        }
+        if mine.sessions.len() >= self.timers.run.max_sessions {
+            return Err(StartError::TooManySessions(self.timers.run.max_sessions));
+        }
+        let link = route.upstream.open(&SessionSeed { session: id.clone(), principal: principal.clone(), cell: cell.clone() });
+        let log = self.journal.open(&LogKey { principal: principal.clone(), session: id.clone() });
+        let session = Arc::new(Session::new(
+            id.clone(),
+            principal,
+            cell,
+            new.title,
+            new.model,
+            new.labels,
+            route.upstream.clone(),
+            link,
+            log,
+            self.timers.clone(),
+            self.telemetry.clone(),
+            mine.active.clone(),
+        ));
+        mine.sessions.insert(id, session.clone());
+        self.telemetry.sessions(1);
+        Ok(session)
+    }
+
+    /// A session of the client's; to anybody else it does not exist.
+    #[must_use]
+    pub fn session(&self, access: &Access, id: &SessionId) -> Option<Arc<Session>> {
+        self.own(access, id).filter(|session| access.allows(session.cell()))
+    }
+
+    fn own(&self, access: &Access, id: &SessionId) -> Option<Arc<Session>> {
+        self.registry().owners.get(access.principal())?.sessions.get(id).cloned()
+    }
+
+    /// The session of a run of the client's; to anybody else it does not exist.
+    #[must_use]
+    pub fn run(&self, access: &Access, run: RunId) -> Option<Arc<Session>> {
+        let session = self.registry().runs.get(&run).cloned()?;
+        (session.principal() == access.principal() && access.allows(session.cell())).then_some(session)
+    }
+
+    /// The client's sessions, the latest used first.
+    #[must_use]
+    pub fn sessions(&self, access: &Access, filter: &Filter) -> Vec<Arc<Session>> {
+        let mine: Vec<Arc<Session>> =
+            self.registry().owners.get(access.principal()).map(|mine| mine.sessions.values().cloned().collect()).unwrap_or_default();
+        let mut found: Vec<(u64, Arc<Session>)> = mine
+            .into_iter()
+            .filter(|session| access.allows(session.cell()) && filter.cell.as_ref().is_none_or(|cell| cell == session.cell()))
+            .filter_map(|session| {
+                let info = session.info();
+                let labelled = filter.actor.is_none() || info.latest.is_some_and(|run| run.actor == filter.actor);
+                labelled.then_some((info.updated_at, session))
+            })
+            .collect();
+        found.sort_by(|(a, _), (b, _)| b.cmp(a));
+        found.into_iter().map(|(_, session)| session).collect()
+    }
+
+    /// Deletes a session of the client's: its run is ended first. `false` if there is none.
+    pub fn delete_session(&self, access: &Access, id: &SessionId) -> bool {
+        let Some(session) = self.session(access, id) else { return false };
+        session.end_now(ForcedEnd::StopGraceOver);
+        let mut registry = self.registry();
+        let removed = registry.owners.get_mut(access.principal()).is_some_and(|mine| mine.sessions.remove(id).is_some());
+        let runs = session.runs();
+        for info in &runs {
+            registry.runs.remove(&info.run);
+        }
+        registry.keys.retain(|_, run| runs.iter().all(|info| info.run != *run));
+        drop(registry);
+        if removed {
+            self.telemetry.sessions(-1);
+            self.journal.remove(&LogKey { principal: access.principal().clone(), session: id.clone() });
+            self.tasks.spawn(session.link.clone().close());
+        }
+        removed
+    }
+
+    /// Starts a run. It exists, has its id and its first event when this returns, whatever the upstream does. Must be called inside
+    /// the runtime.
+    ///
+    /// # Errors
+    /// When the run cannot be accepted; nothing about the upstream is an error here.
+    pub fn start(self: &Arc<Self>, access: &Access, request: StartRun) -> Result<(Arc<Session>, RunId), StartError> {
+        if self.is_draining() {
+            return Err(StartError::Draining);
+        }
+        let existing = request.session.as_ref().and_then(|id| self.session(access, id));
+        let cell = match (&request.cell, &existing) {
+            (None, Some(session)) => session.cell().clone(),
+            (cell, _) => self.cell_of(access, cell.clone())?,
+        };
+        let route = self.route(access, &cell)?;
+        let key = request.idempotency_key.as_ref().map(|key| IdempotencyKey {
+            principal: access.principal().clone(),
+            cell: cell.clone(),
+            actor: request.actor.clone(),
+            key: key.clone(),
+        });
+        // Held over the whole start, so that two starts with one key cannot both be the first.
+        let _starting = key.as_ref().map(|_| STARTING.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(key) = &key {
+            let registry = self.registry();
+            if let Some(run) = registry.keys.get(key)
+                && let Some(session) = registry.runs.get(run)
+            {
+                return Ok((session.clone(), *run));
+            }
+        }
+        if self.active_runs(access.principal()) >= self.timers.run.max_active {
+            return Err(StartError::TooManyRuns(self.timers.run.max_active));
+        }
+        let new = NewSession { id: request.session.clone(), cell: Some(cell), ..NewSession::default() };
+        let session = self.create_session(access, new)?;
+        let run = RunId::from_u128(Uuid::new_v4().as_u128());
+        let by = Actor { principal: access.principal().clone(), surface: Text::from_static(request.surface) };
+        let accepted = RunAccepted {
+            run,
+            session: session.id().clone(),
+            model: route.shown_model(request.model.as_deref()),
+            input: request.input.clone(),
+            by,
+            headless: request.headless,
+        };
+        let input = RunInput {
+            run,
+            model: route.upstream_model(request.model.as_deref()),
+            input: request.input,
+            system_prompt: request.system_prompt,
+            credential: RunInput::credential_of(access),
+        };
+        // Known before it begins, so that whoever reads its first event can ask for it at once.
+        self.registry().runs.insert(run, session.clone());
+        let port = match session.begin(NewRun { accepted, actor: request.actor }) {
+            Ok(port) => port,
+            Err(active) => {
+                self.registry().runs.remove(&run);
+                return Err(StartError::Busy { run: active });
+            }
+        };
+        if let Some(key) = key {
+            self.registry().keys.insert(key, run);
+        }
+        let work = session.link.clone().run(input, port);
+        self.tasks.spawn(driver::drive(session.clone(), run, work, self.tasks.clone()));
+        Ok((session, run))
+    }
+
+    fn active_runs(&self, principal: &Principal) -> usize {
+        self.registry().owners.get(principal).map_or(0, |mine| mine.active.load(Ordering::Relaxed))
+    }
+
+    /// Stops taking runs, gives those that go on `grace` to finish, ends the rest, and tells connections to close.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.tasks.close();
+        let sessions: Vec<_> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
+        let quiet = async {
+            while sessions.iter().any(|session| session.active_run().is_some()) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(grace, quiet).await.is_err() {
+            for session in &sessions {
+                session.end_now(ForcedEnd::Shutdown);
+            }
+        }
+        self.closing.cancel();
+    }
+}
+
+/// One start with an idempotency key at a time, in the whole process: these are rare and short.
+static STARTING: Mutex<()> = Mutex::new(());

@@ -1,0 +1,275 @@
+//! Projections: a session as one surface shows it, written once and read by position.
+//!
+//! A client is a position. There is no queue and no channel for it to fall behind in; the wake-up only says that there is more.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use interline_model::{Body, Event, Fact, Record, RunId, What, Writer};
+use tokio::sync::watch;
+
+/// A session's items of one surface, so far, and the writer that makes them.
+pub struct Projection<W: Writer> {
+    state: Mutex<State<W>>,
+    /// How many items there are, counted from the session's beginning.
+    end: watch::Sender<u64>,
+}
+
+struct State<W: Writer> {
+    writer: W,
+    items: Vec<W::Item>,
+    runs: Vec<Span>,
+}
+
+/// Where a run's items lie.
+#[derive(Clone, Copy)]
+struct Span {
+    run: RunId,
+    from: usize,
+    /// Behind its last item, once the run has ended.
+    to: Option<usize>,
+}
+
+/// The run has no items here: it is not one of this session's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the run is not one of this session's, or no longer kept")]
+pub struct Gone;
+
+impl<W: Writer> Projection<W> {
+    pub(crate) fn new(writer: W) -> Self {
+        Self { state: Mutex::new(State { writer, items: Vec::new(), runs: Vec::new() }), end: watch::Sender::new(0) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<W>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the writer's state and the position that belongs to it: whoever tails from there misses nothing and sees nothing twice.
+    pub fn with<R>(&self, look: impl FnOnce(&W, u64) -> R) -> R {
+        let state = self.state();
+        look(&state.writer, state.items.len() as u64)
+    }
+
+    /// How many items the session has.
+    pub fn end(&self) -> u64 {
+        *self.end.borrow()
+    }
+
+    /// Follows the session from item number `from` (0-based).
+    pub fn tail(self: &Arc<Self>, from: u64) -> Tail<W> {
+        Tail { wake: self.end.subscribe(), projection: self.clone(), at: from }
+    }
+
+    /// Follows one run from its item number `first` on (1-based, inclusive).
+    ///
+    /// # Errors
+    /// [`Gone`] when the session has no such run.
+    pub fn run_tail(self: &Arc<Self>, run: RunId, first: u64) -> Result<RunTail<W>, Gone> {
+        self.span(run)?;
+        Ok(RunTail { wake: self.end.subscribe(), projection: self.clone(), run, next: first.max(1) })
+    }
+
+    /// How many items a run has so far, and whether these are all.
+    ///
+    /// # Errors
+    /// [`Gone`] when the session has no such run.
+    pub fn run_len(&self, run: RunId) -> Result<(u64, bool), Gone> {
+        let state = self.state();
+        let span = state.span(run)?;
+        let end = span.to.unwrap_or(state.items.len());
+        Ok((end.saturating_sub(span.from) as u64, span.to.is_some()))
+    }
+
+    fn span(&self, run: RunId) -> Result<Span, Gone> {
+        self.state().span(run)
+    }
+}
+
+impl<W: Writer> State<W> {
+    fn span(&self, run: RunId) -> Result<Span, Gone> {
+        self.runs.iter().rfind(|span| span.run == run).copied().ok_or(Gone)
+    }
+}
+
+/// A projection as the session feeds it, whatever its writer.
+pub(crate) trait Feed: Send + Sync {
+    fn feed(&self, record: &Record, events: &[Event]);
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+impl<W: Writer> Feed for Projection<W> {
+    fn feed(&self, record: &Record, events: &[Event]) {
+        let mut state = self.state();
+        let State { writer, items, runs } = &mut *state;
+        if let Body::Fact(Fact::RunAccepted(accepted)) = &record.body {
+            runs.push(Span { run: accepted.run, from: items.len(), to: None });
+        }
+        let before = items.len();
+        writer.write(record, events, items);
+        let ended = events.iter().any(|event| matches!(event.what, What::RunEnded(_)));
+        if ended && let Some(span) = runs.last_mut() {
+            span.to.get_or_insert(items.len());
+        }
+        if ended || items.len() != before {
+            self.end.send_replace(items.len() as u64);
+        }
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+/// A position in a session's items.
+pub struct Tail<W: Writer> {
+    projection: Arc<Projection<W>>,
+    at: u64,
+    wake: watch::Receiver<u64>,
+}
+
+impl<W: Writer> Tail<W> {
+    /// The number (0-based) of the item that comes next.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// What there is, at most `max` items, without waiting.
+    pub fn ready(&mut self, max: usize) -> Vec<W::Item> {
+        self.wake.mark_unchanged();
+        let state = self.projection.state();
+        let from = usize::try_from(self.at).unwrap_or(usize::MAX);
+        let items: Vec<_> = state.items.get(from..).unwrap_or_default().iter().take(max).cloned().collect();
+        self.at = self.at.saturating_add(items.len() as u64);
+        items
+    }
+
+    /// The next items, at least one and at most `max`, as soon as there are any. Cancel safe.
+    pub async fn next(&mut self, max: usize) -> Vec<W::Item> {
+        loop {
+            let items = self.ready(max);
+            if !items.is_empty() {
+                return items;
+            }
+            if self.wake.changed().await.is_err() {
+                // The projection lives as long as this tail does, so its sender cannot be gone.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// A position in one run's items.
+pub struct RunTail<W: Writer> {
+    projection: Arc<Projection<W>>,
+    run: RunId,
+    next: u64,
+    wake: watch::Receiver<u64>,
+}
+
+/// Consecutive items of a run.
+#[derive(Clone, Debug)]
+pub struct RunBatch<I> {
+    /// The number of the first one in the run, from 1.
+    pub first: u64,
+    /// The items.
+    pub items: Vec<I>,
+}
+
+impl<W: Writer> RunTail<W> {
+    /// The next items of the run, at least one and at most `max`; `None` once the run has ended and all is delivered. Cancel safe.
+    pub async fn next(&mut self, max: usize) -> Option<RunBatch<W::Item>> {
+        loop {
+            self.wake.mark_unchanged();
+            {
+                let state = self.projection.state();
+                let span = state.span(self.run).ok()?;
+                let end = span.to.unwrap_or(state.items.len());
+                let from = usize::try_from(self.next - 1).ok().and_then(|skip| span.from.checked_add(skip)).unwrap_or(usize::MAX);
+                let items: Vec<_> = state.items.get(from..end).unwrap_or_default().iter().take(max).cloned().collect();
+                if !items.is_empty() {
+                    let first = self.next;
+                    self.next = self.next.saturating_add(items.len() as u64);
+                    return Some(RunBatch { first, items });
+                }
+                if span.to.is_some() {
+                    return None;
+                }
+            }
+            self.wake.changed().await.ok()?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use interline_model::{Actor, Principal, RunAccepted, SessionId, Text};
+
+    /// Writes each frame's text.
+    struct Frames;
+
+    impl Writer for Frames {
+        type Item = Text;
+
+        fn write(&mut self, record: &Record, _: &[Event], items: &mut Vec<Text>) {
+            if let Body::Frame(text) = &record.body {
+                items.push(text.clone());
+            }
+        }
+    }
+
+    fn accepted(run: RunId) -> Record {
+        let by = Actor { principal: Principal::from("p"), surface: Text::from_static("test") };
+        let fact =
+            RunAccepted { run, session: SessionId::from("s"), model: Text::from_static("m"), input: Vec::new(), by, headless: false };
+        Record { at: 0, body: Body::Fact(Fact::RunAccepted(Box::new(fact))) }
+    }
+
+    fn frame(text: &'static str) -> Record {
+        Record { at: 0, body: Body::Frame(Text::from_static(text)) }
+    }
+
+    fn ended() -> Event {
+        use interline_model::{Completion, Outcome, RunEnd};
+        Event::root(What::RunEnded(Box::new(RunEnd::synthesised(Outcome::Completed(Completion::EndTurn)))))
+    }
+
+    #[tokio::test]
+    async fn each_run_is_numbered_from_one_and_ends() {
+        let projection = Arc::new(Projection::new(Frames));
+        let (one, two) = (RunId::from_u128(1), RunId::from_u128(2));
+        projection.feed(&accepted(one), &[]);
+        projection.feed(&frame("a"), &[]);
+        projection.feed(&frame("b"), &[ended()]);
+        projection.feed(&accepted(two), &[]);
+        projection.feed(&frame("c"), &[]);
+
+        let mut first = projection.run_tail(one, 2).unwrap();
+        let batch = first.next(10).await.unwrap();
+        assert_eq!((batch.first, batch.items), (2, vec![Text::from_static("b")]));
+        assert!(first.next(10).await.is_none());
+
+        let mut second = projection.run_tail(two, 0).unwrap();
+        assert_eq!(second.next(10).await.unwrap().items, [Text::from_static("c")]);
+        assert_eq!(projection.run_len(two), Ok((1, false)));
+        let waiting = tokio::spawn(async move { second.next(10).await });
+        projection.feed(&frame("d"), &[ended()]);
+        assert_eq!(waiting.await.unwrap().unwrap().first, 2);
+        assert!(projection.run_tail(RunId::from_u128(3), 1).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_number_beyond_the_end_waits_for_its_item() {
+        let projection = Arc::new(Projection::new(Frames));
+        let run = RunId::from_u128(1);
+        projection.feed(&accepted(run), &[]);
+        let mut tail = projection.run_tail(run, 2).unwrap();
+        projection.feed(&frame("a"), &[]);
+        projection.feed(&frame("b"), &[]);
+        assert_eq!(tail.next(10).await.unwrap().items, [Text::from_static("b")]);
+        let mut far = projection.run_tail(run, u64::MAX).unwrap();
+        projection.feed(&frame("c"), &[ended()]);
+        assert!(far.next(10).await.is_none());
+    }
+}

@@ -1,0 +1,78 @@
+//! Routes: which cell is served by which upstream, and what models are called there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use interline_model::{CellName, Text};
+use serde::{Deserialize, Serialize};
+
+use crate::{Access, Upstream};
+
+/// What a route does with model names (decision 6).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Models {
+    /// Used when a request names none.
+    pub default: Option<String>,
+    /// The client's name → the upstream's.
+    pub map: BTreeMap<String, String>,
+}
+
+/// One route.
+#[derive(Clone)]
+pub struct Route {
+    /// The cell, or `*` for any.
+    pub cell: CellName,
+    /// Who serves it.
+    pub upstream: Arc<dyn Upstream>,
+    /// Its model names.
+    pub models: Models,
+}
+
+impl Route {
+    /// The model as clients see it: the request's, else the route's, else `default`.
+    #[must_use]
+    pub fn shown_model(&self, asked: Option<&str>) -> Text {
+        asked.or(self.models.default.as_deref()).map_or(Text::from_static("default"), Text::from)
+    }
+
+    /// The model as the upstream knows it; `None` leaves the choice to the upstream.
+    #[must_use]
+    pub fn upstream_model(&self, asked: Option<&str>) -> Option<Text> {
+        let name = asked.or(self.models.default.as_deref())?;
+        Some(Text::from(self.models.map.get(name).map_or(name, String::as_str)))
+    }
+}
+
+/// All routes, in the order of the config file.
+#[derive(Clone, Default)]
+pub struct Routes(Vec<Route>);
+
+impl Routes {
+    /// Takes the routes in order.
+    #[must_use]
+    pub fn new(routes: Vec<Route>) -> Self {
+        Self(routes)
+    }
+
+    /// The route of a cell: its own, else the one for `*`.
+    #[must_use]
+    pub fn of(&self, cell: &CellName) -> Option<&Route> {
+        self.0.iter().find(|route| route.cell == *cell).or_else(|| self.0.iter().find(|route| route.cell.as_str() == "*"))
+    }
+
+    /// The cell of sessions whose surface has no cells (decision 4): `default`, else the first that the client may use.
+    #[must_use]
+    pub fn default_cell(&self, access: &Access) -> Option<CellName> {
+        let default = CellName::from("default");
+        if access.allows(&default) && self.of(&default).is_some() {
+            return Some(default);
+        }
+        self.0.iter().map(|route| &route.cell).find(|cell| cell.as_str() != "*" && access.allows(cell)).cloned()
+    }
+
+    /// Every route, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.0.iter()
+    }
+}

@@ -1,0 +1,604 @@
+//! A session: its log, what it means so far, and the projections that are made of it. One lock orders everything that happens to it.
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use interline_journal::Log;
+use interline_model::{
+    Actor, Answer, Ask, AskId, AskOutcome, Body, CellName, Event, Fact, ForcedEnd, Millis, Outcome, Principal, Reader, Record, RunAccepted,
+    RunId, SessionId, Text, Usage, What, Writer,
+};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::projection::{Feed, Projection};
+use crate::telemetry::Telemetry;
+use crate::upstream::{Command, Flow, Link, LinkError, RunPort, Upstream};
+use crate::{AskConfig, RunConfig};
+
+/// One conversation.
+pub struct Session {
+    id: SessionId,
+    principal: Principal,
+    cell: CellName,
+    created_at: Millis,
+    labels: serde_json::Map<String, serde_json::Value>,
+    upstream: Arc<dyn Upstream>,
+    pub(crate) link: Arc<dyn Link>,
+    log: Arc<dyn Log>,
+    pub(crate) timers: Timers,
+    telemetry: Arc<Telemetry>,
+    /// Runs of the owner that go on, over all sessions.
+    active: Arc<AtomicUsize>,
+    /// Rings when a deadline came nearer.
+    pub(crate) alarm: Notify,
+    state: Mutex<State>,
+}
+
+/// The two sections of the config that a session obeys.
+#[derive(Clone)]
+pub(crate) struct Timers {
+    pub(crate) run: RunConfig,
+    pub(crate) ask: AskConfig,
+}
+
+struct State {
+    reader: Option<Box<dyn Reader>>,
+    feeds: HashMap<(TypeId, String), Arc<dyn Feed>>,
+    events: Vec<Event>,
+    runs: Vec<Run>,
+    asks: Vec<AskEntry>,
+    title: Option<Text>,
+    model: Option<Text>,
+    last_at: Millis,
+}
+
+struct Run {
+    info: RunInfo,
+    commands: mpsc::UnboundedSender<Command>,
+    over: CancellationToken,
+    stop_at: Option<Millis>,
+    error_at: Option<Millis>,
+    frame_at: Millis,
+}
+
+struct AskEntry {
+    ask: Arc<Ask>,
+    run: RunId,
+    deadline: Millis,
+    settled: Option<(AskOutcome, Option<Actor>)>,
+}
+
+/// A run as lists show it.
+#[derive(Clone, Debug)]
+pub struct RunInfo {
+    /// Its id.
+    pub run: RunId,
+    /// Its model, as `run_start` says it.
+    pub model: Text,
+    /// Who started it, and where.
+    pub by: Actor,
+    /// The label of the end user, where the client gave one.
+    pub actor: Option<Text>,
+    /// What it is doing, or how it ended.
+    pub status: RunStatus,
+    /// When it began.
+    pub started_at: Millis,
+    /// When it ended.
+    pub ended_at: Option<Millis>,
+    /// Model calls so far.
+    pub turns: u64,
+    /// Tool calls so far.
+    pub steps: u64,
+    /// Tokens, once the upstream said.
+    pub usage: Option<Usage>,
+}
+
+/// What a run is doing, or how it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunStatus {
+    /// It goes on.
+    Running,
+    /// It finished.
+    Completed,
+    /// It failed.
+    Failed,
+    /// It was stopped.
+    Interrupted,
+}
+
+impl RunStatus {
+    /// The word for it in lists.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// A session as lists show it.
+#[derive(Clone, Debug)]
+pub struct SessionInfo {
+    /// Its id.
+    pub session: SessionId,
+    /// Its cell.
+    pub cell: CellName,
+    /// Its title, or empty.
+    pub title: Text,
+    /// The model of its latest run, or the one it was created with.
+    pub model: Option<Text>,
+    /// When it was created.
+    pub created_at: Millis,
+    /// When something last happened.
+    pub updated_at: Millis,
+    /// Its latest run.
+    pub latest: Option<RunInfo>,
+    /// Whether people are asked something.
+    pub asking: bool,
+    /// What the surface that created it wanted kept beside it.
+    pub labels: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Why an answer was not taken.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum AnswerError {
+    /// There is no such ask.
+    #[error("no ask has this id")]
+    NotFound,
+    /// It was settled before.
+    #[error("the ask was already settled")]
+    Settled {
+        /// How.
+        outcome: AskOutcome,
+        /// By whom; `None` if by nobody (expired, or void with its run).
+        by: Option<Actor>,
+    },
+}
+
+/// What a request to stop met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The run was told to stop.
+    Stopping(RunId),
+    /// The run had ended before.
+    Ended(RunId, RunStatus),
+    /// No run goes on.
+    Idle,
+}
+
+pub(crate) struct NewRun {
+    pub(crate) accepted: RunAccepted,
+    pub(crate) actor: Option<Text>,
+}
+
+impl Session {
+    #[expect(clippy::too_many_arguments, reason = "called in one place, by the hub")]
+    pub(crate) fn new(
+        id: SessionId,
+        principal: Principal,
+        cell: CellName,
+        title: Option<Text>,
+        model: Option<Text>,
+        labels: serde_json::Map<String, serde_json::Value>,
+        upstream: Arc<dyn Upstream>,
+        link: Arc<dyn Link>,
+        log: Arc<dyn Log>,
+        timers: Timers,
+        telemetry: Arc<Telemetry>,
+        active: Arc<AtomicUsize>,
+    ) -> Self {
+        let now = now();
+        let state = State {
+            reader: None,
+            feeds: HashMap::new(),
+            events: Vec::new(),
+            runs: Vec::new(),
+            asks: Vec::new(),
+            title,
+            model,
+            last_at: now,
+        };
+        Self {
+            id,
+            principal,
+            cell,
+            created_at: now,
+            labels,
+            upstream,
+            link,
+            log,
+            timers,
+            telemetry,
+            active,
+            alarm: Notify::new(),
+            state: Mutex::new(state),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its id, the same on every surface.
+    #[must_use]
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    /// Its owner.
+    #[must_use]
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// Its cell, for life.
+    #[must_use]
+    pub fn cell(&self) -> &CellName {
+        &self.cell
+    }
+
+    /// What lists show of it.
+    #[must_use]
+    pub fn info(&self) -> SessionInfo {
+        let state = self.state();
+        SessionInfo {
+            session: self.id.clone(),
+            cell: self.cell.clone(),
+            title: state.title.clone().unwrap_or_default(),
+            model: state.model.clone(),
+            created_at: self.created_at,
+            updated_at: state.last_at,
+            latest: state.runs.last().map(|run| run.info.clone()),
+            asking: state.asks.iter().any(|entry| entry.settled.is_none()),
+            labels: self.labels.clone(),
+        }
+    }
+
+    /// Its runs, oldest first.
+    #[must_use]
+    pub fn runs(&self) -> Vec<RunInfo> {
+        self.state().runs.iter().map(|run| run.info.clone()).collect()
+    }
+
+    /// One of its runs.
+    #[must_use]
+    pub fn run_info(&self, run: RunId) -> Option<RunInfo> {
+        self.state().runs.iter().find(|entry| entry.info.run == run).map(|entry| entry.info.clone())
+    }
+
+    /// The run that goes on, if one does.
+    #[must_use]
+    pub fn active_run(&self) -> Option<RunId> {
+        self.state().active().map(|run| run.info.run)
+    }
+
+    /// The asks that wait for an answer, oldest first, each with its deadline.
+    #[must_use]
+    pub fn pending_asks(&self) -> Vec<(Arc<Ask>, Millis)> {
+        self.state().asks.iter().filter(|entry| entry.settled.is_none()).map(|entry| (entry.ask.clone(), entry.deadline)).collect()
+    }
+
+    /// An ask of this session, pending or settled; the newest of that id.
+    #[must_use]
+    pub fn ask(&self, id: &AskId) -> Option<Arc<Ask>> {
+        self.state().asks.iter().rfind(|entry| entry.ask.id == *id).map(|entry| entry.ask.clone())
+    }
+
+    /// The session as one surface shows it. `key` tells apart projections of the same writer with different options. The first caller
+    /// has it built from the log; from then on it is fed live.
+    pub fn projection<W: Writer>(&self, key: &str, writer: impl FnOnce() -> W) -> Arc<Projection<W>> {
+        let mut state = self.state();
+        let key = (TypeId::of::<W>(), key.to_owned());
+        if let Some(feed) = state.feeds.get(&key)
+            && let Ok(projection) = feed.clone().into_any().downcast::<Projection<W>>()
+        {
+            return projection;
+        }
+        let projection = Arc::new(Projection::new(writer()));
+        let mut reader: Option<Box<dyn Reader>> = None;
+        let mut events = Vec::new();
+        self.log.replay(0, &mut |record| {
+            self.read(&mut reader, record, &mut events);
+            projection.feed(record, &events);
+        });
+        state.feeds.insert(key, projection.clone());
+        projection
+    }
+
+    /// What a record means, given the reader of the run so far.
+    fn read(&self, reader: &mut Option<Box<dyn Reader>>, record: &Record, events: &mut Vec<Event>) {
+        events.clear();
+        if let Body::Fact(Fact::RunAccepted(_)) = record.body {
+            *reader = Some(self.upstream.reader());
+        }
+        if let Some(reader) = reader {
+            reader.read(record, events);
+        }
+    }
+
+    /// Appends a record and lets everybody see what it means.
+    fn append(&self, state: &mut State, body: Body) {
+        let at = now().max(state.last_at);
+        state.last_at = at;
+        let record = Record { at, body };
+        let mut events = std::mem::take(&mut state.events);
+        self.read(&mut state.reader, &record, &mut events);
+        for event in &events {
+            self.note(state, at, event);
+        }
+        self.telemetry.events(events.len());
+        for feed in state.feeds.values() {
+            feed.feed(&record, &events);
+        }
+        if state.active().is_none()
+            && let Some(run) = state.runs.last()
+        {
+            run.over.cancel();
+        }
+        state.events = events;
+        self.log.append(record);
+    }
+
+    /// Keeps what the hub itself must know of an event.
+    fn note(&self, state: &mut State, at: Millis, event: &Event) {
+        let State { runs, asks, title, model, .. } = state;
+        let Some(run) = runs.last_mut() else { return };
+        match &event.what {
+            What::TurnStarted => run.info.turns += 1,
+            What::ToolStarted { .. } => run.info.steps += 1,
+            What::AskRaised(ask) => {
+                let deadline = ask.kind.deadline(at, self.timers.ask.permission_ms, self.timers.ask.form_ms);
+                asks.push(AskEntry { ask: Arc::new((**ask).clone()), run: run.info.run, deadline, settled: None });
+                self.alarm.notify_one();
+            }
+            What::AskSettled { ask, outcome } => {
+                if let Some(entry) = asks.iter_mut().rfind(|entry| entry.ask.id == *ask) {
+                    entry.settled.get_or_insert((*outcome, None));
+                }
+            }
+            What::Notice { code, .. } if &**code == "recoverable_error" => {
+                run.error_at = Some(at);
+                self.alarm.notify_one();
+            }
+            What::SessionChanged { model: new_model, title: new_title, .. } => {
+                if new_title.is_some() {
+                    title.clone_from(new_title);
+                }
+                if new_model.is_some() {
+                    model.clone_from(new_model);
+                }
+            }
+            What::RunEnded(end) => {
+                run.info.status = match end.outcome {
+                    Outcome::Completed(_) => RunStatus::Completed,
+                    Outcome::Interrupted { .. } => RunStatus::Interrupted,
+                    Outcome::Failed { .. } => RunStatus::Failed,
+                };
+                run.info.ended_at = Some(at);
+                run.info.usage = end.usage;
+                for entry in asks.iter_mut() {
+                    entry.settled.get_or_insert((AskOutcome::Void, None));
+                }
+                self.telemetry.run_ended(run.info.status);
+                self.active.fetch_sub(1, Ordering::Relaxed);
+                self.alarm.notify_one();
+            }
+            _ => {}
+        }
+    }
+
+    /// Begins a run, unless one goes on: then its id.
+    pub(crate) fn begin(self: &Arc<Self>, new: NewRun) -> Result<RunPort, RunId> {
+        let mut state = self.state();
+        if let Some(run) = state.active() {
+            return Err(run.info.run);
+        }
+        let NewRun { accepted, actor } = new;
+        let run = accepted.run;
+        let (sender, commands) = mpsc::unbounded_channel();
+        let over = CancellationToken::new();
+        let started_at = now().max(state.last_at);
+        let info = RunInfo {
+            run,
+            model: accepted.model.clone(),
+            by: accepted.by.clone(),
+            actor,
+            status: RunStatus::Running,
+            started_at,
+            ended_at: None,
+            turns: 0,
+            steps: 0,
+            usage: None,
+        };
+        state.model = Some(accepted.model.clone());
+        state.runs.push(Run { info, commands: sender, over: over.clone(), stop_at: None, error_at: None, frame_at: started_at });
+        self.telemetry.run_started();
+        self.active.fetch_add(1, Ordering::Relaxed);
+        self.append(&mut state, Body::Fact(Fact::RunAccepted(Box::new(accepted))));
+        Ok(RunPort { session: self.clone(), run, commands, over })
+    }
+
+    /// A frame arrived for `run`.
+    pub(crate) fn deliver(&self, run: RunId, frame: Text) -> Flow {
+        let mut state = self.state();
+        self.telemetry.frame(frame.len());
+        let Some(latest) = state.runs.last_mut().filter(|entry| entry.info.run == run) else {
+            // A newer run has begun: what the old one still says belongs to nothing that anybody can see.
+            self.telemetry.late_frame();
+            return Flow::Over;
+        };
+        if latest.info.status != RunStatus::Running {
+            self.telemetry.late_frame();
+            return Flow::Over;
+        }
+        latest.frame_at = now();
+        latest.error_at = None;
+        self.append(&mut state, Body::Frame(frame));
+        if state.active().is_some() { Flow::Go } else { Flow::Over }
+    }
+
+    pub(crate) fn link_state(&self, run: RunId, up: bool) {
+        let mut state = self.state();
+        if state.is_active(run) {
+            self.append(&mut state, Body::Fact(if up { Fact::LinkBack } else { Fact::LinkLost }));
+        }
+    }
+
+    /// The link's work is over; if the run is not, it ends now.
+    pub(crate) fn link_ended(&self, run: RunId, result: Result<(), LinkError>) {
+        let mut state = self.state();
+        if !state.is_active(run) {
+            return;
+        }
+        let end = match result {
+            Err(LinkError::Refused { kind, message }) => ForcedEnd::Refused { kind, message: Text::from(message) },
+            Ok(()) | Err(LinkError::Gone(_)) => ForcedEnd::UpstreamGone,
+        };
+        self.append(&mut state, Body::Fact(Fact::EndForced(end)));
+    }
+
+    /// Answers an ask: the first answer wins and goes to the upstream.
+    ///
+    /// # Errors
+    /// When there is no such ask, or it was settled before.
+    pub fn answer(&self, ask: &AskId, answer: Answer, by: Actor) -> Result<AskOutcome, AnswerError> {
+        let mut state = self.state();
+        let entry = state.asks.iter_mut().rfind(|entry| entry.ask.id == *ask).ok_or(AnswerError::NotFound)?;
+        if let Some((outcome, by)) = entry.settled.clone() {
+            return Err(AnswerError::Settled { outcome, by });
+        }
+        let outcome = answer.outcome();
+        entry.settled = Some((outcome, Some(by.clone())));
+        let (command, run) = (Command::Answer { ask: entry.ask.clone(), answer: answer.clone() }, entry.run);
+        if let Some(run) = state.runs.iter_mut().find(|entry| entry.info.run == run) {
+            run.frame_at = now();
+            // A closed channel means that the link is winding down; its run ends and voids the ask.
+            let _ = run.commands.send(command);
+        }
+        self.append(&mut state, Body::Fact(Fact::AskAnswered { ask: ask.clone(), answer, by }));
+        Ok(outcome)
+    }
+
+    /// Asks the upstream to stop a run, or whatever run goes on. Does nothing more if it was asked before.
+    pub fn stop(&self, run: Option<RunId>, by: Actor) -> Stopped {
+        let mut state = self.state();
+        let active = state.active().map(|run| run.info.run);
+        let run = match (run, active) {
+            (Some(wanted), active) if Some(wanted) != active => {
+                let found = state.runs.iter().find(|entry| entry.info.run == wanted);
+                return found.map_or(Stopped::Idle, |entry| Stopped::Ended(wanted, entry.info.status));
+            }
+            (_, Some(active)) => active,
+            (_, None) => return Stopped::Idle,
+        };
+        if let Some(entry) = state.runs.last_mut()
+            && entry.stop_at.is_none()
+        {
+            entry.stop_at = Some(now());
+            let _ = entry.commands.send(Command::Stop);
+            self.append(&mut state, Body::Fact(Fact::StopRequested { by }));
+            self.alarm.notify_one();
+        }
+        Stopped::Stopping(run)
+    }
+
+    /// Passes a native client's own frame to the upstream of the run that goes on. `false` if none does.
+    pub fn pass(&self, frame: Text) -> bool {
+        let state = self.state();
+        state.active().is_some_and(|run| run.commands.send(Command::Frame(frame)).is_ok())
+    }
+
+    /// Gives the session a title.
+    pub fn set_title(&self, title: Text) {
+        let mut state = self.state();
+        state.title = Some(title.clone());
+        self.append(&mut state, Body::Fact(Fact::Titled { title }));
+    }
+
+    /// Ends the run that goes on, if one does: we are shutting down or the session is deleted.
+    pub(crate) fn end_now(&self, end: ForcedEnd) {
+        let mut state = self.state();
+        if state.active().is_some() {
+            self.append(&mut state, Body::Fact(Fact::EndForced(end)));
+        }
+    }
+
+    /// How long until something is due for `run`; `None` once it has ended.
+    pub(crate) fn due_in(&self, run: RunId) -> Option<Duration> {
+        let state = self.state();
+        let due = state.next_deadline(run, &self.timers)?;
+        Some(Duration::from_millis(due.saturating_sub(now())))
+    }
+
+    /// Does what is due for `run`.
+    pub(crate) fn check(&self, run: RunId) {
+        let mut state = self.state();
+        let now = now();
+        let expired: Vec<AskId> = state
+            .asks
+            .iter_mut()
+            .filter(|entry| entry.run == run && entry.settled.is_none() && entry.deadline <= now)
+            .map(|entry| {
+                entry.settled = Some((AskOutcome::Expired, None));
+                entry.ask.id.clone()
+            })
+            .collect();
+        for id in expired {
+            let ask = state.asks.iter().rfind(|entry| entry.ask.id == id).map(|entry| entry.ask.clone());
+            if let (Some(ask), Some(entry)) = (ask, state.runs.last()) {
+                let answer = Answer::Deny { message: Text::from_static("nobody answered in time") };
+                let _ = entry.commands.send(Command::Answer { ask, answer });
+            }
+            self.append(&mut state, Body::Fact(Fact::AskExpired { ask: id }));
+        }
+        let asking = state.asks.iter().any(|entry| entry.settled.is_none());
+        let Some(entry) = state.active().filter(|entry| entry.info.run == run) else { return };
+        let timers = &self.timers.run;
+        let since = |moment: Option<Millis>, limit: u64| moment.is_some_and(|moment| moment.saturating_add(limit) <= now);
+        let end = if since(entry.stop_at, timers.stop_grace_ms) {
+            ForcedEnd::StopGraceOver
+        } else if since(entry.error_at, timers.recoverable_error_ms) {
+            ForcedEnd::ErrorStayed
+        } else if !asking && since(Some(entry.frame_at), timers.max_idle_ms) {
+            ForcedEnd::Idle
+        } else {
+            return;
+        };
+        self.append(&mut state, Body::Fact(Fact::EndForced(end)));
+    }
+}
+
+impl State {
+    fn active(&self) -> Option<&Run> {
+        self.runs.last().filter(|run| run.info.status == RunStatus::Running)
+    }
+
+    fn is_active(&self, run: RunId) -> bool {
+        self.active().is_some_and(|active| active.info.run == run)
+    }
+
+    fn next_deadline(&self, run: RunId, timers: &Timers) -> Option<Millis> {
+        let entry = self.active().filter(|entry| entry.info.run == run)?;
+        let asks = self.asks.iter().filter(|ask| ask.settled.is_none()).map(|ask| ask.deadline).min();
+        let stop = entry.stop_at.map(|at| at.saturating_add(timers.run.stop_grace_ms));
+        let error = entry.error_at.map(|at| at.saturating_add(timers.run.recoverable_error_ms));
+        let idle = entry.frame_at.saturating_add(timers.run.max_idle_ms);
+        let idle = if asks.is_some() { None } else { Some(idle) };
+        Some([asks, stop, error, idle].into_iter().flatten().min().unwrap_or(Millis::MAX))
+    }
+}
+
+/// Wall time. Records of one session never go back in time, whatever the clock does.
+#[expect(clippy::disallowed_methods, reason = "the one place where the hub reads the clock; pure code gets its times from records")]
+pub(crate) fn now() -> Millis {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX))
+}

@@ -1,0 +1,163 @@
+//! What an upstream is to the hub: a pure reader for its frames, and links that carry them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use interline_model::{Answer, Ask, CellName, FailureKind, Part, Principal, Reader, RunId, SessionId, Text};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::session::Session;
+use crate::{Access, Secret};
+
+/// One agent server.
+pub trait Upstream: Send + Sync + 'static {
+    /// Its name in the config.
+    fn name(&self) -> &str;
+
+    /// A fresh reader for one run's records.
+    fn reader(&self) -> Box<dyn Reader>;
+
+    /// The link of a new session. Nothing is dialled before the first run.
+    fn open(&self, session: &SessionSeed) -> Arc<dyn Link>;
+}
+
+/// What a link may know of its session.
+#[derive(Clone, Debug)]
+pub struct SessionSeed {
+    /// Its id on every surface.
+    pub session: SessionId,
+    /// Its owner.
+    pub principal: Principal,
+    /// Its cell.
+    pub cell: CellName,
+}
+
+/// The future of a link's work.
+pub type LinkFuture = Pin<Box<dyn Future<Output = Result<(), LinkError>> + Send>>;
+
+/// The connection of one session to its upstream, over all its runs.
+pub trait Link: Send + Sync {
+    /// Carries one run: submits the input, delivers every frame to `port` in order, obeys its commands, restores the connection when it
+    /// breaks, and returns when the upstream has nothing more to say of this run. The hub starts one run of a session at a time, but a
+    /// run that was ended locally may still be winding down when the next one begins (decision 16).
+    fn run(self: Arc<Self>, input: RunInput, port: RunPort) -> LinkFuture;
+
+    /// The session is deleted: lets go of what the upstream holds for it. Best effort.
+    fn close(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+/// What a run submits.
+#[derive(Clone, Debug)]
+pub struct RunInput {
+    /// The run.
+    pub run: RunId,
+    /// The model as the upstream knows it; `None` leaves it to the upstream.
+    pub model: Option<Text>,
+    /// The user's input.
+    pub input: Vec<Part>,
+    /// A system prompt from the client.
+    pub system_prompt: Option<Text>,
+    /// The client's own credential, in `passthrough`.
+    pub credential: Option<Secret>,
+}
+
+/// Why a link gave up.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The run could not be started, or the upstream refused to go on.
+    #[error("{message}")]
+    Refused {
+        /// The machine token.
+        kind: FailureKind,
+        /// The sentence for people. Never holds a secret.
+        message: String,
+    },
+    /// The upstream is gone and the run's end with it.
+    #[error("the upstream is gone: {0}")]
+    Gone(String),
+}
+
+/// What the hub wants from a running link.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Tell the upstream what was answered.
+    Answer {
+        /// The ask, with the input that an allow echoes.
+        ask: Arc<Ask>,
+        /// The answer.
+        answer: Answer,
+    },
+    /// Ask the upstream to stop the run.
+    Stop,
+    /// Pass a native client's own frame on, as it is.
+    Frame(Text),
+}
+
+/// Whether the run still wants frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Go on.
+    Go,
+    /// The run has ended: wind down.
+    Over,
+}
+
+/// A link's side of one run.
+pub struct RunPort {
+    pub(crate) session: Arc<Session>,
+    pub(crate) run: RunId,
+    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
+    pub(crate) over: CancellationToken,
+}
+
+impl RunPort {
+    /// Appends a received message to the log, as it is, and lets everybody see it.
+    #[must_use]
+    pub fn deliver(&self, frame: Text) -> Flow {
+        self.session.deliver(self.run, frame)
+    }
+
+    /// The next command. Pends for ever when there is none; to be used in a `select!` beside the socket.
+    pub async fn command(&mut self) -> Command {
+        match self.commands.recv().await {
+            Some(command) => command,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Records that the connection broke and is being restored.
+    pub fn link_lost(&self) {
+        self.session.link_state(self.run, false);
+    }
+
+    /// Records that the connection is back.
+    pub fn link_back(&self) {
+        self.session.link_state(self.run, true);
+    }
+
+    /// Cancelled as soon as the run has ended, by a frame or by us.
+    #[must_use]
+    pub fn over(&self) -> &CancellationToken {
+        &self.over
+    }
+}
+
+impl RunInput {
+    /// The text of all text parts, one after another.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for part in &self.input {
+            if let Part::Text(part) = part {
+                text.push_str(part);
+            }
+        }
+        text
+    }
+
+    pub(crate) fn credential_of(access: &Access) -> Option<Secret> {
+        access.credential().cloned()
+    }
+}

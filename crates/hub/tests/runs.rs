@@ -1,0 +1,271 @@
+//! Runs through the hub with a scripted link: one end each, whatever the link does.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use interline_hub::{
+    Access, AnswerError, AskConfig, Flow, Gate, Hub, Link, LinkError, LinkFuture, Models, NewSession, Route, Routes, RunConfig, RunInput,
+    RunPort, RunStatus, Session, SessionSeed, StartError, StartRun, Stopped, Upstream,
+};
+use interline_journal::Memory;
+use interline_model::{
+    Actor, Answer, Ask, AskId, AskKind, AskOutcome, Body, CellName, Completion, Event, Fact, FailureKind, ForcedEnd, Json, Outcome, Part,
+    Reader, Record, RunEnd, RunId, Text, What, Writer,
+};
+
+/// What the scripted link does with a prompt.
+struct Scripted;
+
+impl Upstream for Scripted {
+    fn name(&self) -> &str {
+        "scripted"
+    }
+
+    fn reader(&self) -> Box<dyn Reader> {
+        Box::new(Words)
+    }
+
+    fn open(&self, _: &SessionSeed) -> Arc<dyn Link> {
+        Arc::new(Scripted)
+    }
+}
+
+impl Link for Scripted {
+    fn run(self: Arc<Self>, input: RunInput, mut port: RunPort) -> LinkFuture {
+        Box::pin(async move {
+            match input.text().as_str() {
+                "refuse" => {
+                    return Err(LinkError::Refused { kind: FailureKind::EngineNotReady, message: "the upstream is down".to_owned() });
+                }
+                "leave" => return Ok(()),
+                "panic" => panic!("a link broke"),
+                "silent" => port.over().cancelled().await,
+                "ask" => {
+                    assert_eq!(port.deliver(Text::from_static("ask")), Flow::Go);
+                    let command = port.command().await;
+                    assert_eq!(port.deliver(Text::from(format!("{command:?}"))), Flow::Go);
+                    assert_eq!(port.deliver(Text::from_static("end")), Flow::Over);
+                }
+                words => {
+                    for word in words.split(' ') {
+                        let _ = port.deliver(Text::from(word));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn close(self: Arc<Self>) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async {})
+    }
+}
+
+/// Each frame is a word of text; `end` ends the run, `ask` asks.
+struct Words;
+
+impl Reader for Words {
+    fn read(&mut self, record: &Record, events: &mut Vec<Event>) {
+        let end = |outcome| What::RunEnded(Box::new(RunEnd::synthesised(outcome)));
+        let what = match &record.body {
+            Body::Frame(text) if &**text == "end" => end(Outcome::Completed(Completion::EndTurn)),
+            Body::Frame(text) if &**text == "ask" => What::AskRaised(Box::new(Ask {
+                id: AskId::from("q1"),
+                kind: AskKind::Permission,
+                call: None,
+                tool_name: Text::from_static("Bash"),
+                message: None,
+                input: Json::empty_object(),
+                questions: Vec::new(),
+                suggestions: None,
+            })),
+            Body::Frame(text) => What::Text { delta: text.clone() },
+            Body::Fact(Fact::RunAccepted(run)) => What::RunStarted { run: run.run, session: run.session.clone(), model: run.model.clone() },
+            Body::Fact(Fact::EndForced(ForcedEnd::StopGraceOver)) => end(Outcome::Interrupted { reason: Text::from_static("user") }),
+            Body::Fact(Fact::EndForced(why)) => {
+                end(Outcome::Failed { kind: FailureKind::MissingTerminalEvent, message: Text::from(format!("{why:?}")) })
+            }
+            Body::Fact(_) => return,
+        };
+        events.push(Event::root(what));
+    }
+}
+
+/// One line for each event.
+struct Lines;
+
+impl Writer for Lines {
+    type Item = String;
+
+    fn write(&mut self, _: &Record, events: &[Event], items: &mut Vec<String>) {
+        items.extend(events.iter().map(|event| match &event.what {
+            What::Text { delta } => delta.to_string(),
+            What::RunStarted { .. } => "start".to_owned(),
+            What::RunEnded(_) => "over".to_owned(),
+            other => format!("{other:?}").chars().take(9).collect(),
+        }));
+    }
+}
+
+fn hub() -> (Arc<Hub>, Access) {
+    let run = RunConfig { stop_grace_ms: 50, max_idle_ms: 400, max_active: 2, ..RunConfig::default() };
+    let ask = AskConfig { permission_ms: 150, form_ms: 150 };
+    let route = Route { cell: CellName::from("default"), upstream: Arc::new(Scripted), models: Models::default() };
+    let hub = Arc::new(Hub::new(Gate::Open, Routes::new(vec![route]), run, ask, Arc::new(Memory::default())));
+    let access = hub.admit(None).unwrap();
+    (hub, access)
+}
+
+fn request(prompt: &str) -> StartRun {
+    StartRun {
+        surface: "test",
+        cell: None,
+        session: None,
+        model: None,
+        input: vec![Part::Text(Text::from(prompt))],
+        system_prompt: None,
+        actor: None,
+        headless: false,
+        idempotency_key: None,
+    }
+}
+
+fn me(access: &Access) -> Actor {
+    Actor { principal: access.principal().clone(), surface: Text::from_static("test") }
+}
+
+async fn lines(session: &Arc<Session>, run: RunId) -> Vec<String> {
+    let mut tail = session.projection("", || Lines).run_tail(run, 1).unwrap();
+    let mut lines = Vec::new();
+    while let Some(batch) = tail.next(3).await {
+        assert_eq!(batch.first, lines.len() as u64 + 1);
+        lines.extend(batch.items);
+    }
+    lines
+}
+
+async fn over(session: &Arc<Session>, run: RunId) -> RunStatus {
+    lines(session, run).await;
+    session.run_info(run).unwrap().status
+}
+
+#[tokio::test]
+async fn live_and_late_readers_see_the_same() {
+    let (hub, access) = hub();
+    let (session, run) = hub.start(&access, request("a b c end d")).unwrap();
+    let live = lines(&session, run).await;
+    assert_eq!(live, ["start", "a", "b", "c", "over"]);
+    let late = session.projection("late", || Lines);
+    assert_eq!(late.run_len(run), Ok((5, true)));
+    assert_eq!(late.tail(0).ready(100), live);
+}
+
+#[tokio::test]
+async fn every_way_a_link_can_leave_ends_the_run_once() {
+    for (prompt, status) in [
+        ("refuse", RunStatus::Failed),
+        ("leave", RunStatus::Failed),
+        ("panic", RunStatus::Failed),
+        ("a", RunStatus::Failed),
+        ("silent", RunStatus::Failed),
+        ("a end", RunStatus::Completed),
+    ] {
+        let (hub, access) = hub();
+        let (session, run) = hub.start(&access, request(prompt)).unwrap();
+        assert_eq!(over(&session, run).await, status, "{prompt}");
+        assert_eq!(lines(&session, run).await.iter().filter(|line| *line == "over").count(), 1, "{prompt}");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_that_the_upstream_ignores_ends_the_run_after_the_grace() {
+    let (hub, access) = hub();
+    let (session, run) = hub.start(&access, request("silent")).unwrap();
+    assert_eq!(session.stop(Some(run), me(&access)), Stopped::Stopping(run));
+    assert_eq!(session.stop(None, me(&access)), Stopped::Stopping(run));
+    assert_eq!(over(&session, run).await, RunStatus::Interrupted);
+    assert_eq!(session.stop(Some(run), me(&access)), Stopped::Ended(run, RunStatus::Interrupted));
+    assert_eq!(session.stop(None, me(&access)), Stopped::Idle);
+}
+
+#[tokio::test]
+async fn the_first_answer_wins_and_the_second_is_told_who_won() {
+    let (hub, access) = hub();
+    let (session, run) = hub.start(&access, request("ask")).unwrap();
+    while session.pending_asks().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let id = AskId::from("q1");
+    let deny = Answer::Deny { message: Text::from_static("no") };
+    assert_eq!(session.answer(&id, Answer::Allow { input: None, always: false }, me(&access)), Ok(AskOutcome::Allowed));
+    let lost = AnswerError::Settled { outcome: AskOutcome::Allowed, by: Some(me(&access)) };
+    assert_eq!(session.answer(&id, deny.clone(), me(&access)), Err(lost));
+    assert_eq!(session.answer(&AskId::from("q2"), deny, me(&access)), Err(AnswerError::NotFound));
+    assert_eq!(over(&session, run).await, RunStatus::Completed);
+}
+
+#[tokio::test]
+async fn an_ask_that_nobody_answers_is_denied() {
+    let (hub, access) = hub();
+    let (session, run) = hub.start(&access, request("ask")).unwrap();
+    let seen = lines(&session, run).await;
+    assert!(seen.iter().any(|line| line.contains("Answer")), "{seen:?}");
+    let late = session.answer(&AskId::from("q1"), Answer::Allow { input: None, always: false }, me(&access));
+    assert_eq!(late, Err(AnswerError::Settled { outcome: AskOutcome::Expired, by: None }));
+}
+
+#[tokio::test]
+async fn a_session_has_one_run_at_a_time_and_a_client_a_bounded_number() {
+    let (hub, access) = hub();
+    let (session, run) = hub.start(&access, request("silent")).unwrap();
+    let again = StartRun { session: Some(session.id().clone()), ..request("a end") };
+    assert_eq!(hub.start(&access, again.clone()).err(), Some(StartError::Busy { run }));
+    hub.start(&access, request("silent")).unwrap();
+    assert_eq!(hub.start(&access, request("silent")).err(), Some(StartError::TooManyRuns(2)));
+    session.stop(None, me(&access));
+    assert_eq!(over(&session, run).await, RunStatus::Interrupted);
+    let (same, second) = hub.start(&access, again).unwrap();
+    assert_eq!(same.id(), session.id());
+    assert_eq!(lines(&same, second).await, ["start", "a", "over"]);
+    assert_eq!(same.runs().len(), 2);
+}
+
+#[tokio::test]
+async fn the_same_idempotency_key_starts_once() {
+    let (hub, access) = hub();
+    let request = StartRun { idempotency_key: Some(Text::from_static("k")), ..request("a end") };
+    let (_, first) = hub.start(&access, request.clone()).unwrap();
+    let (_, second) = hub.start(&access, request).unwrap();
+    assert_eq!(first, second);
+}
+
+#[tokio::test]
+async fn a_deleted_session_is_gone_and_its_run_over() {
+    let (hub, access) = hub();
+    let (session, run) = hub.start(&access, request("silent")).unwrap();
+    assert!(hub.delete_session(&access, session.id()));
+    assert!(!hub.delete_session(&access, session.id()));
+    assert!(hub.run(&access, run).is_none());
+    assert_eq!(over(&session, run).await, RunStatus::Interrupted);
+}
+
+#[tokio::test]
+async fn shutting_down_refuses_new_runs_and_ends_the_others() {
+    let (hub, access) = hub();
+    let (session, run) = hub.start(&access, request("silent")).unwrap();
+    hub.shutdown(Duration::from_millis(30)).await;
+    assert_eq!(hub.start(&access, request("a end")).err(), Some(StartError::Draining));
+    assert_eq!(over(&session, run).await, RunStatus::Failed);
+    assert!(hub.closing().is_cancelled());
+}
+
+#[tokio::test]
+async fn a_session_keeps_its_cell() {
+    let (hub, access) = hub();
+    let session = hub.create_session(&access, NewSession::default()).unwrap();
+    assert_eq!(session.cell().as_str(), "default");
+    let elsewhere = StartRun { cell: Some(CellName::from("other")), session: Some(session.id().clone()), ..request("a end") };
+    assert_eq!(hub.start(&access, elsewhere).err(), Some(StartError::CellNotFound(CellName::from("other"))));
+}
