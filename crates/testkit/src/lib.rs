@@ -1,1 +1,26 @@
-//! placeholder
+//! What the end-to-end tests stand on: the real program, foreign clients, a plain HTTP client, the independent oracle and
+//! the recorded transcripts. It knows no surface and not the hub: what it sees of Interline is what a user sees.
+//!
+//! These are the tests' tools, so a failure panics with all that is known of it.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod client;
+mod http;
+mod oracle;
+mod program;
+mod transcripts;
+
+pub use client::{Client, Seen};
+pub use http::{Answer, Stream, delete, get, post, request};
+pub use oracle::{Surface, compare, grammar};
+pub use program::{Program, Temp, eventually};
+pub use transcripts::{TRANSCRIPTS, transcript, transcript_path};
+
+use std::path::PathBuf;
+
+/// A path in the repository.
+#[must_use]
+pub fn in_repository(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path).components().collect()
+}
