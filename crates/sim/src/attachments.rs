@@ -1,0 +1,115 @@
+//! The bridge's uploads: one multipart field `file`, checked as the bridge checks it and then forgotten.
+//!
+//! Nothing on the real bridge ever reads an uploaded file either (native-ws.md §4.2).
+
+use axum::{body::Body, response::Response};
+use http::{HeaderMap, StatusCode, header};
+use serde::Serialize;
+
+use crate::{
+    frames,
+    replies::{self, bridge_error},
+};
+
+const BODY_LIMIT: usize = 50 * 1024 * 1024;
+
+const ALLOWED: [&str; 6] = ["image/jpeg", "image/png", "image/gif", "image/webp", "application/pdf", "text/plain"];
+
+pub(crate) async fn receive(headers: &HeaderMap, body: Body) -> Response {
+    let refuse = |message: &str| bridge_error(StatusCode::BAD_REQUEST, message);
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let Some(boundary) = boundary(content_type) else {
+        return refuse("parse multipart: request Content-Type isn't multipart/form-data");
+    };
+    // Too large is a 400 here, not a 413.
+    let Ok(body) = axum::body::to_bytes(body, BODY_LIMIT).await else {
+        return refuse("parse multipart: http: request body too large");
+    };
+    let Some(parts) = parts(&body, boundary) else {
+        return refuse("parse multipart: multipart: NextPart: EOF");
+    };
+    let Some(file) = parts.iter().find(|part| part.name == Some("file")) else {
+        return refuse("missing 'file' field");
+    };
+    let mime_type = file.content_type.unwrap_or("application/octet-stream");
+    if !ALLOWED.contains(&mime_type) {
+        return refuse(&format!("disallowed mime type {mime_type:?}"));
+    }
+    #[derive(Serialize)]
+    struct Attached<'a> {
+        attachment_id: String,
+        size: usize,
+        mime_type: &'a str,
+    }
+    let attached = Attached { attachment_id: frames::frame_id(), size: file.content.len(), mime_type };
+    replies::json(StatusCode::CREATED, &attached)
+}
+
+struct Part<'a> {
+    name: Option<&'a str>,
+    content_type: Option<&'a str>,
+    content: &'a [u8],
+}
+
+fn boundary(content_type: &str) -> Option<&str> {
+    let mut parameters = content_type.split(';');
+    if !parameters.next()?.trim().eq_ignore_ascii_case("multipart/form-data") {
+        return None;
+    }
+    let boundary = parameters.find_map(|parameter| parameter.trim().strip_prefix("boundary="))?;
+    Some(boundary.trim_matches('"')).filter(|boundary| !boundary.is_empty())
+}
+
+fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<Part<'a>>> {
+    let delimiter = format!("--{boundary}");
+    let mut parts = Vec::new();
+    let (_, mut rest) = split(body, delimiter.as_bytes())?;
+    while !rest.starts_with(b"--") {
+        let (part, after) = split(rest, format!("\r\n{delimiter}").as_bytes())?;
+        let (head, content) = split(part.strip_prefix(b"\r\n")?, b"\r\n\r\n")?;
+        let head = std::str::from_utf8(head).ok()?;
+        let field = |wanted: &str| {
+            head.split("\r\n").find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                name.trim().eq_ignore_ascii_case(wanted).then(|| value.trim())
+            })
+        };
+        let name = field("content-disposition").and_then(|value| {
+            value.split(';').find_map(|parameter| parameter.trim().strip_prefix("name=")).map(|name| name.trim_matches('"'))
+        });
+        parts.push(Part { name, content_type: field("content-type"), content });
+        rest = after;
+    }
+    Some(parts)
+}
+
+/// The bytes before and after the first `mark`.
+fn split<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let at = bytes.windows(mark.len()).position(|window| window == mark)?;
+    let (before, from) = bytes.split_at(at);
+    Some((before, from.get(mark.len()..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found() {
+        let body = b"--x\r\nContent-Disposition: form-data; name=\"note\"\r\n\r\nhi\r\n--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.png\"\r\nContent-Type: image/png\r\n\r\n\x89P\r\nG\r\n--x--\r\n";
+        let parts = parts(body, "x").unwrap();
+        assert_eq!(parts.len(), 2);
+        assert_eq!(parts[1].name, Some("file"));
+        assert_eq!(parts[1].content_type, Some("image/png"));
+        assert_eq!(parts[1].content, b"\x89P\r\nG");
+    }
+
+    #[test]
+    fn broken_bodies_are_refused() {
+        assert_eq!(boundary("multipart/form-data; boundary=\"x y\""), Some("x y"));
+        assert_eq!(boundary("text/plain; boundary=x"), None);
+        for body in [&b""[..], b"--x", b"--x\r\nnothing", b"--x\r\n\r\n\r\nopen"] {
+            assert!(parts(body, "x").is_none());
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! A cloud session: everything it has sent, in order, for every socket that is or comes to be attached.
+//!
+//! The real servers keep this in a message stream that all sessions share. Each frame has a sequence there, which no frame
+//! carries; here the documented voice counts per session, the observed one over the whole cloud and both directions
+//! (native-ws.md §3.3).
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, watch};
+use tokio_tungstenite::tungstenite::Utf8Bytes;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    asks::Asks,
+    frames, locked,
+    state::Attendance,
+    transcript::End,
+    websocket::{Delivery, Source},
+};
+
+/// A worker's frames above this never arrive in the observed voice (§6.1).
+const WORKER_FRAME_LIMIT: usize = 32_768;
+
+/// Who executes a cloud session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    Chat,
+    Agent,
+    Task,
+}
+
+/// The state of a cloud session (§2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SessionState {
+    Pending,
+    Active,
+    Paused,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl SessionState {
+    pub(crate) const fn is_final(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Active => "active",
+            Self::Paused => "paused",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+pub(crate) struct Ledger {
+    pub(crate) id: String,
+    pub(crate) mode: Mode,
+    pub(crate) asks: Asks,
+    pub(crate) attendance: Attendance,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) resumed: Notify,
+    observed: bool,
+    /// The sequence of the stream: this session's own, or the one of the whole cloud.
+    sequence: Arc<AtomicU64>,
+    retained: usize,
+    inner: Mutex<Inner>,
+    version: watch::Sender<u64>,
+}
+
+struct Inner {
+    /// Entries with their sequence; the oldest may be gone.
+    entries: VecDeque<(u64, Delivery)>,
+    /// How many entries are gone: the position of the first one left.
+    gone: u64,
+    state: SessionState,
+    result: Option<Utf8Bytes>,
+    touched: Instant,
+}
+
+/// Where a new socket begins.
+pub(crate) enum Cursor {
+    /// At the beginning.
+    All,
+    /// With what comes from now on.
+    Live,
+    /// After the frame of this sequence.
+    After(u64),
+}
+
+impl Ledger {
+    pub(crate) fn new(id: String, mode: Mode, state: SessionState, observed: bool, sequence: Arc<AtomicU64>, retained: usize) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            mode,
+            asks: Asks::default(),
+            attendance: Attendance::default(),
+            cancel: CancellationToken::new(),
+            resumed: Notify::new(),
+            observed,
+            sequence,
+            retained: retained.max(1),
+            inner: Mutex::new(Inner { entries: VecDeque::new(), gone: 0, state, result: None, touched: Instant::now() }),
+            version: watch::Sender::new(0),
+        })
+    }
+
+    pub(crate) fn push(&self, delivery: Delivery) {
+        self.append(delivery, |_| {});
+    }
+
+    /// Appends the frame that ends the run, and whatever state that leaves the session in, in one step: whoever has seen
+    /// the frame finds the session ended.
+    pub(crate) fn end(&self, frame: Utf8Bytes, end: End) {
+        // §2.8: agent and task sessions stay active after a result on today's servers.
+        let finalises = !self.observed || self.mode == Mode::Chat;
+        self.append(Delivery::Text(frame.clone()), |inner| {
+            if finalises && !inner.state.is_final() {
+                inner.state = match end {
+                    End::Completed => SessionState::Completed,
+                    End::Interrupted => SessionState::Cancelled,
+                    End::Failed => SessionState::Failed,
+                };
+            }
+            if inner.result.is_none() {
+                inner.result = Some(frame);
+            }
+        });
+    }
+
+    fn append(&self, delivery: Delivery, change: impl FnOnce(&mut Inner)) {
+        let lost = self.observed && self.mode != Mode::Chat && matches!(&delivery, Delivery::Text(text) if text.len() > WORKER_FRAME_LIMIT);
+        {
+            let mut inner = locked(&self.inner);
+            if !lost {
+                // Cuts and closes are no messages, and have no sequence of their own.
+                let step = u64::from(!matches!(delivery, Delivery::Drop | Delivery::Close(..)));
+                let sequence = self.sequence.fetch_add(step, Ordering::SeqCst) + step;
+                inner.entries.push_back((sequence, delivery));
+                if inner.entries.len() > self.retained {
+                    inner.entries.pop_front();
+                    inner.gone += 1;
+                }
+            }
+            inner.touched = Instant::now();
+            change(&mut inner);
+        }
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    pub(crate) fn state(&self) -> SessionState {
+        locked(&self.inner).state
+    }
+
+    pub(crate) fn set_state(&self, state: SessionState) {
+        locked(&self.inner).state = state;
+    }
+
+    pub(crate) fn result(&self) -> Option<Utf8Bytes> {
+        locked(&self.inner).result.clone()
+    }
+
+    /// The sequence of the newest frame.
+    pub(crate) fn newest(&self) -> u64 {
+        locked(&self.inner).entries.back().map_or(0, |(sequence, _)| *sequence)
+    }
+
+    /// When the session last changed.
+    pub(crate) fn touched(&self) -> Instant {
+        locked(&self.inner).touched
+    }
+
+    /// The stream of a new socket. What it begins with is fixed now, before the upgrade.
+    pub(crate) fn stream(self: &Arc<Self>, cursor: &Cursor) -> LedgerStream {
+        let changed = self.version.subscribe();
+        let inner = locked(&self.inner);
+        let end = inner.gone + inner.entries.len() as u64;
+        let (next, desynced) = match *cursor {
+            Cursor::All => (inner.gone, None),
+            Cursor::Live => (end, None),
+            Cursor::After(since) => {
+                let first = self.first_retained(&inner);
+                let missed = inner.entries.partition_point(|(sequence, _)| *sequence <= since) as u64;
+                (inner.gone + missed, (since.saturating_add(1) < first).then_some((since, first)))
+            }
+        };
+        drop(inner);
+        LedgerStream { ledger: Arc::clone(self), changed, next, joined: end, desynced, closing: false, fresh: true }
+    }
+
+    fn first_retained(&self, inner: &Inner) -> u64 {
+        if self.observed {
+            // The whole cloud shares one stream, so one session's frames push out another's.
+            self.sequence.load(Ordering::SeqCst).saturating_sub(self.retained as u64) + 1
+        } else {
+            inner.entries.front().map_or(1, |(sequence, _)| *sequence)
+        }
+    }
+}
+
+/// One socket's view of a [`Ledger`].
+pub(crate) struct LedgerStream {
+    ledger: Arc<Ledger>,
+    changed: watch::Receiver<u64>,
+    /// The position of the next entry.
+    next: u64,
+    /// The length of the ledger when this socket came: cuts before it were meant for others.
+    joined: u64,
+    desynced: Option<(u64, u64)>,
+    closing: bool,
+    fresh: bool,
+}
+
+impl Source for LedgerStream {
+    async fn ready(&mut self) {
+        if std::mem::take(&mut self.fresh) || self.closing {
+            return;
+        }
+        let end = {
+            let inner = locked(&self.ledger.inner);
+            inner.gone + inner.entries.len() as u64
+        };
+        if self.next >= end && self.changed.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn take(&mut self) -> Option<Delivery> {
+        if self.closing {
+            return Some(Delivery::Close(1000, "desynced"));
+        }
+        if let Some((since, first)) = self.desynced {
+            self.closing = true;
+            return Some(Delivery::text(frames::session_desynced(&self.ledger.id, since, first)));
+        }
+        let inner = locked(&self.ledger.inner);
+        if self.next < inner.gone {
+            // Too slow: what comes next is no longer kept.
+            self.desynced = Some((self.next, inner.gone + 1));
+            drop(inner);
+            return self.take();
+        }
+        loop {
+            let at = usize::try_from(self.next - inner.gone).ok()?;
+            let (_, delivery) = inner.entries.get(at)?;
+            let position = self.next;
+            self.next += 1;
+            if position >= self.joined || !matches!(delivery, Delivery::Drop) {
+                return Some(delivery.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(observed: bool, retained: usize) -> Arc<Ledger> {
+        let sequence = Arc::new(AtomicU64::new(0));
+        Ledger::new("s".into(), Mode::Chat, SessionState::Active, observed, sequence, retained)
+    }
+
+    fn all(mut stream: LedgerStream) -> Vec<String> {
+        std::iter::from_fn(|| stream.take())
+            .take(20)
+            .map(|delivery| match delivery {
+                Delivery::Text(text) => text.to_string(),
+                other => format!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn cursors() {
+        let ledger = ledger(false, 100);
+        for text in ["a", "b", "c"] {
+            ledger.push(Delivery::text(text));
+        }
+        assert_eq!(all(ledger.stream(&Cursor::All)), ["a", "b", "c"]);
+        assert_eq!(all(ledger.stream(&Cursor::After(1))), ["b", "c"]);
+        assert!(all(ledger.stream(&Cursor::After(99))).is_empty());
+        let live = ledger.stream(&Cursor::Live);
+        ledger.push(Delivery::text("d"));
+        assert_eq!(all(live), ["d"]);
+    }
+
+    #[test]
+    fn a_cursor_before_what_is_kept_is_desynced() {
+        let ledger = ledger(false, 2);
+        for text in ["a", "b", "c", "d"] {
+            ledger.push(Delivery::text(text));
+        }
+        let frames = all(ledger.stream(&Cursor::After(1)));
+        assert!(frames[0].contains("requested seq 1 before stream first seq 3"), "{frames:?}");
+        assert!(frames[1].contains("Close(1000, \"desynced\")"));
+        assert_eq!(all(ledger.stream(&Cursor::After(2))), ["c", "d"]);
+        assert_eq!(all(ledger.stream(&Cursor::All)), ["c", "d"]);
+    }
+
+    #[test]
+    fn a_cut_is_for_those_who_were_there() {
+        let ledger = ledger(true, 100);
+        let there = ledger.stream(&Cursor::All);
+        ledger.push(Delivery::text("a"));
+        ledger.push(Delivery::Drop);
+        ledger.push(Delivery::text("b"));
+        assert_eq!(all(there), ["a", "Drop", "b"]);
+        assert_eq!(all(ledger.stream(&Cursor::All)), ["a", "b"]);
+    }
+
+    #[test]
+    fn the_end_sets_the_state_once() {
+        let ledger = ledger(false, 100);
+        ledger.end("r".into(), End::Interrupted);
+        ledger.end("late".into(), End::Failed);
+        assert_eq!(ledger.state(), SessionState::Cancelled);
+        assert_eq!(ledger.result().unwrap(), "r");
+    }
+}
