@@ -29,7 +29,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    fn push(&mut self, piece: Piece) {
+    pub(crate) fn push(&mut self, piece: Piece) {
         if self.first.is_none() {
             self.first = Some(piece);
         } else {
