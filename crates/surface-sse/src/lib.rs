@@ -1,10 +1,11 @@
 //! SSE run events (`sse.md`): a session's runs as `data: {json}` blocks over HTTP.
 //!
 //! ```text
-//! events ──▶ SseWriter ──▶ Block ──▶ body of any number of readers
+//! events ──▶ SseWriter ──▶ Block ──▶ body ──▶ any number of readers
+//!                                    shell ◀── run, interrupt, answer
 //! ```
 //!
-//! [`SseWriter`] and what it needs are pure and always built. The HTTP half is behind the default feature `io`.
+//! [`SseWriter`] and what it needs are pure and always built. The HTTP half is behind the default feature `io`: `router` serves a hub.
 
 #![warn(missing_docs)]
 
@@ -13,5 +14,36 @@ mod escape;
 mod mapping;
 mod plan;
 
+#[cfg(feature = "io")]
+mod answer;
+#[cfg(feature = "io")]
+mod body;
+#[cfg(feature = "io")]
+mod caller;
+#[cfg(feature = "io")]
+mod config;
+#[cfg(feature = "io")]
+mod control;
+#[cfg(feature = "io")]
+mod cors;
+#[cfg(feature = "io")]
+mod cursor;
+#[cfg(feature = "io")]
+mod error;
+#[cfg(feature = "io")]
+mod history;
+#[cfg(feature = "io")]
+mod lists;
+#[cfg(feature = "io")]
+mod moment;
+#[cfg(feature = "io")]
+mod request;
+#[cfg(feature = "io")]
+mod shell;
+
 pub use block::Block;
+#[cfg(feature = "io")]
+pub use config::{Config, Profile, QueryToken};
 pub use mapping::{ArgumentsForm, InterruptTerminal, Options, SseWriter, SubAgents};
+#[cfg(feature = "io")]
+pub use shell::{SseSurface, router};

@@ -27,6 +27,7 @@ pub struct Options {
 
 /// What becomes of a sub-agent's text (A13, decision 25). Its reasoning and tools are never shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "io", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum SubAgents {
     /// It is output of the call that started the sub-agent, or that started the one which did.
     Fold,
@@ -36,6 +37,7 @@ pub enum SubAgents {
 
 /// How a stopped run ends (A3). Both are documented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "io", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum InterruptTerminal {
     /// `interrupted{reason}`.
     Interrupted,
@@ -45,6 +47,7 @@ pub enum InterruptTerminal {
 
 /// How a tool's input is written (A5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "io", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum ArgumentsForm {
     /// As an object.
     Object,

@@ -69,12 +69,15 @@ fn same_shape(old: &[PlanStep], new: &[PlanStep]) -> bool {
 }
 
 fn created(out: &mut String, run: RunId, made: u32, steps: &[PlanStep]) {
-    out.push_str(&format!("{{\"type\":\"plan_created\",\"plan_id\":\"{run}-plan-{made}\",\"steps\":["));
+    out.push_str(&format!("{{\"type\":\"plan_created\",\"plan_id\":\"{run}-plan-{made}\",\"steps\":"));
+    write_steps(out, steps);
+    out.push('}');
+}
+
+/// The steps as a list of objects (A6).
+pub(crate) fn write_steps(out: &mut String, steps: &[PlanStep]) {
     for (n, step) in steps.iter().enumerate() {
-        if n > 0 {
-            out.push(',');
-        }
-        out.push_str("{\"id\":");
+        out.push_str(if n == 0 { "[{\"id\":" } else { ",{\"id\":" });
         write_json_string(out, &step.id);
         // Both, since some read the title and some the description (sse.md §4.2).
         out.push_str(",\"title\":");
@@ -85,7 +88,7 @@ fn created(out: &mut String, run: RunId, made: u32, steps: &[PlanStep]) {
         out.push_str(word(step.status));
         out.push_str("\",\"result\":\"\"}");
     }
-    out.push_str("]}");
+    out.push_str(if steps.is_empty() { "[]" } else { "]" });
 }
 
 fn word(status: StepStatus) -> &'static str {

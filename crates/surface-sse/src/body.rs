@@ -1,0 +1,214 @@
+//! The body of a stream: a cursor into the run's blocks, framed for one reader (sse.md §5.2–§5.4).
+//!
+//! Dropping it drops the cursor and nothing else. It ends cleanly only behind a terminal event; in every other case the
+//! connection is cut, so that no client takes a part for the whole.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{BufMut, Bytes, BytesMut};
+use interline_hub::{Projection, RunTail};
+use interline_model::RunId;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::block::DATA;
+use crate::{Block, Profile, SseWriter};
+
+/// Blocks fetched at a time.
+const BATCH: usize = 64;
+/// Bytes that are joined into one frame, where more is ready.
+const FRAME: usize = 64 * 1024;
+
+/// The connection is cut before the end of its run.
+#[derive(Debug, thiserror::Error)]
+#[error("the stream ends before its run does")]
+struct CutShort;
+
+/// One reader of one run.
+pub(crate) struct Reading {
+    projection: Arc<Projection<SseWriter>>,
+    run: RunId,
+    tail: RunTail<SseWriter>,
+    queue: VecDeque<Block>,
+    framing: Framing,
+    heartbeat: Option<Duration>,
+    closing: CancellationToken,
+    over: bool,
+}
+
+impl Reading {
+    pub(crate) fn new(
+        projection: Arc<Projection<SseWriter>>,
+        run: RunId,
+        tail: RunTail<SseWriter>,
+        framing: Framing,
+        heartbeat: Option<Duration>,
+        closing: CancellationToken,
+    ) -> Self {
+        Self { projection, run, tail, queue: VecDeque::new(), framing, heartbeat, closing, over: false }
+    }
+
+    /// The stream as an HTTP body.
+    pub(crate) fn into_body(self) -> Body {
+        Body::from_stream(futures_util::stream::unfold(self, |mut reading| async move {
+            let frame = reading.next().await?;
+            Some((frame, reading))
+        }))
+    }
+
+    /// What goes over the wire next; `None` behind the terminal event.
+    async fn next(&mut self) -> Option<Result<Bytes, CutShort>> {
+        if self.over {
+            return None;
+        }
+        if self.queue.is_empty() {
+            tokio::select! {
+                biased;
+                batch = self.tail.next(BATCH) => match batch {
+                    Some(batch) => self.queue.extend(batch.items),
+                    // The reader has all or asked for more than there ever was; its stream ends with the terminal all the same (sse.md §5.6).
+                    None => self.queue.extend(self.terminal().await),
+                },
+                () = self.closing.cancelled() => {}
+                () = idle(self.heartbeat) => return Some(Ok(self.framing.heartbeat())),
+            }
+        }
+        let Some(last) = self.queue.back() else {
+            self.over = true;
+            return Some(Err(CutShort));
+        };
+        let ends = last.is_terminal();
+        let frame = self.framing.frame(&mut self.queue);
+        self.over = ends && self.queue.is_empty();
+        Some(Ok(frame))
+    }
+
+    /// The run's last event.
+    async fn terminal(&self) -> Option<Block> {
+        let (last, _) = self.projection.run_len(self.run).ok()?;
+        let batch = self.projection.run_tail(self.run, last).ok()?.next(1).await?;
+        batch.items.into_iter().find(Block::is_terminal)
+    }
+}
+
+async fn idle(heartbeat: Option<Duration>) {
+    match heartbeat {
+        Some(heartbeat) => sleep(heartbeat).await,
+        None => pending().await,
+    }
+}
+
+/// The framing of one connection.
+pub(crate) struct Framing {
+    run: RunId,
+    full: bool,
+    retry_ms: u64,
+    pad_open: bool,
+}
+
+impl Framing {
+    pub(crate) fn new(run: RunId, profile: Profile, retry_ms: u64) -> Self {
+        Self { run, full: profile == Profile::Full, retry_ms, pad_open: false }
+    }
+
+    /// The queue's first blocks as one piece of the body: at least one, more while they are small.
+    fn frame(&mut self, queue: &mut VecDeque<Block>) -> Bytes {
+        if !self.full
+            && let Some(block) = queue.pop_front()
+        {
+            let first = if std::mem::take(&mut self.pad_open) { block.after_pad() } else { block.plain() };
+            if queue.is_empty() || first.len() >= FRAME {
+                // Shared with every other reader, not copied.
+                return first;
+            }
+            let mut out = BytesMut::with_capacity(first.len().saturating_mul(2).max(1024));
+            out.put(first);
+            while out.len() < FRAME
+                && let Some(block) = queue.pop_front()
+            {
+                out.put(block.plain());
+            }
+            return out.freeze();
+        }
+        let mut out = BytesMut::new();
+        while out.len() < FRAME
+            && let Some(block) = queue.pop_front()
+        {
+            if self.retry_ms > 0 {
+                out.put(format!("retry: {}\n", std::mem::take(&mut self.retry_ms)).as_bytes());
+            }
+            out.put(format!("id: {}:{}\n", self.run, block.seq()).as_bytes());
+            out.put(block.plain());
+        }
+        out.freeze()
+    }
+
+    /// What keeps an idle connection alive, as no client can mistake it (sse.md §5.3).
+    fn heartbeat(&mut self) -> Bytes {
+        if self.full {
+            // No blank line: one would make some clients deliver an empty message and start the run again.
+            Bytes::from_static(b":hb\n")
+        } else if std::mem::replace(&mut self.pad_open, true) {
+            Bytes::from_static(b" ")
+        } else {
+            Bytes::from_static(DATA.as_bytes())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::Ink;
+
+    fn blocks(bodies: &[&str]) -> VecDeque<Block> {
+        let (mut ink, mut items) = (Ink::default(), Vec::new());
+        for (n, body) in bodies.iter().enumerate() {
+            ink.put(&mut items, n + 1 == bodies.len(), |out| out.push_str(body));
+        }
+        items.into()
+    }
+
+    fn wire(framing: &mut Framing, queue: &mut VecDeque<Block>) -> String {
+        String::from_utf8(framing.frame(queue).to_vec()).unwrap()
+    }
+
+    #[test]
+    fn plain_frames_join_what_is_ready_and_an_open_pad_becomes_the_next_event() {
+        let mut framing = Framing::new(RunId::from_u128(1), Profile::Plain, 2000);
+        assert_eq!(wire(&mut framing, &mut blocks(&["{\"a\":1}", "{}"])), "data: {\"a\":1}\n\ndata: {}\n\n");
+        let beats: Vec<Bytes> = (0..3).map(|_| framing.heartbeat()).collect();
+        assert_eq!(beats.concat(), b"data:   ");
+        assert_eq!(wire(&mut framing, &mut blocks(&["{\"a\":1}", "{}"])), "{\"a\":1}\n\ndata: {}\n\n");
+        assert_eq!(wire(&mut framing, &mut blocks(&["{}"])), "data: {}\n\n");
+    }
+
+    #[test]
+    fn full_frames_carry_ids_and_say_once_when_to_come_back() {
+        let run = RunId::from_u128(1);
+        let mut framing = Framing::new(run, Profile::Full, 2000);
+        let first = wire(&mut framing, &mut blocks(&["{}", "[]"]));
+        assert_eq!(first, format!("retry: 2000\nid: {run}:1\ndata: {{}}\n\nid: {run}:2\ndata: []\n\n"));
+        assert_eq!(framing.heartbeat(), ":hb\n");
+        assert_eq!(wire(&mut framing, &mut blocks(&["{}"])), format!("id: {run}:1\ndata: {{}}\n\n"));
+    }
+
+    #[test]
+    fn a_frame_is_bounded_and_nothing_is_left_behind() {
+        let large = "x".repeat(50_000);
+        for profile in [Profile::Plain, Profile::Full] {
+            let mut framing = Framing::new(RunId::from_u128(1), profile, 0);
+            let mut queue = blocks(&[large.as_str(); 5]);
+            let mut frames = Vec::new();
+            while !queue.is_empty() {
+                frames.push(framing.frame(&mut queue));
+            }
+            assert_eq!(frames.len(), 3);
+            assert_eq!(String::from_utf8(frames.concat()).unwrap().matches("data: xxx").count(), 5);
+        }
+    }
+}

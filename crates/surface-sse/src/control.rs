@@ -1,0 +1,94 @@
+//! What clients want done: stop a run, answer an ask (sse.md §1, E3–E6).
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use interline_hub::{AnswerError, Filter, Session, Stopped};
+use interline_model::{AskId, RunId};
+use serde::Serialize;
+
+use crate::answer::Reply;
+use crate::caller::Caller;
+use crate::error::{Refusal, json};
+use crate::shell::{Shell, read_body};
+
+/// The answer to a command.
+#[derive(Serialize)]
+struct Done {
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+}
+
+/// The answer to a command that says no more than that it was done.
+pub(crate) fn done() -> Response {
+    json(&Done { ok: true, run_id: None, status: None }).into_response()
+}
+
+/// `POST …/runs/{run_id}/interrupt`: answered at once, the stream shows when it took effect.
+pub(crate) async fn interrupt_run(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
+    let (session, run) = caller.run(&shell)?;
+    Ok(stop(&session, Some(run), &caller))
+}
+
+/// `POST …/sessions/{session_id}/interrupt`.
+pub(crate) async fn interrupt_session(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
+    let session = caller.session(&shell)?;
+    Ok(stop(&session, None, &caller))
+}
+
+fn stop(session: &Session, run: Option<RunId>, caller: &Caller) -> Response {
+    let (code, run_id, status) = match session.stop(run, caller.actor()) {
+        Stopped::Stopping(run) => (StatusCode::ACCEPTED, Some(run.to_string()), "interrupting"),
+        Stopped::Ended(_, status) => (StatusCode::OK, None, status.as_str()),
+        Stopped::Idle => (StatusCode::OK, None, session.info().latest.map_or("idle", |run| run.status.as_str())),
+    };
+    (code, json(&Done { ok: true, run_id, status: Some(status) })).into_response()
+}
+
+/// `POST …/hitl/{request_id}`: the ask is found by its id alone, pending ones before settled ones (decision 18).
+pub(crate) async fn answer(State(shell): State<Arc<Shell>>, caller: Caller, body: Body) -> Result<Response, Refusal> {
+    let cell = caller.cell(&shell)?;
+    let ask = ask_id(&caller);
+    let sessions = shell.hub.sessions(&caller.access, &Filter { cell: Some(cell), actor: None });
+    let pending = |session: &&Arc<Session>| session.pending_asks().iter().any(|(pending, _)| pending.id == ask);
+    let session = sessions.iter().find(pending).or_else(|| sessions.iter().find(|session| session.ask(&ask).is_some()));
+    let session = session.ok_or_else(|| Refusal::RequestNotFound(ask.to_string()))?;
+    settle(session, &ask, Reply::parse(&read_body(&shell, body).await?)?, &caller)
+}
+
+/// `POST …/runs/{run_id}/approvals/{request_id}`.
+pub(crate) async fn answer_in_run(State(shell): State<Arc<Shell>>, caller: Caller, body: Body) -> Result<Response, Refusal> {
+    let (session, _) = caller.run(&shell)?;
+    settle(&session, &ask_id(&caller), Reply::parse(&read_body(&shell, body).await?)?, &caller)
+}
+
+/// `POST …/approvals/{request_id}/approve`.
+pub(crate) async fn approve(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
+    let (session, _) = caller.run(&shell)?;
+    settle(&session, &ask_id(&caller), Reply::allow(), &caller)
+}
+
+/// `POST …/approvals/{request_id}/deny`.
+pub(crate) async fn deny(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
+    let (session, _) = caller.run(&shell)?;
+    settle(&session, &ask_id(&caller), Reply::deny(), &caller)
+}
+
+fn ask_id(caller: &Caller) -> AskId {
+    AskId::from(caller.path("request_id").to_owned())
+}
+
+fn settle(session: &Session, id: &AskId, reply: Reply, caller: &Caller) -> Result<Response, Refusal> {
+    let ask = session.ask(id).ok_or_else(|| Refusal::RequestNotFound(id.to_string()))?;
+    match session.answer(id, reply.answer(&ask)?, caller.actor()) {
+        Ok(_) => Ok(done()),
+        Err(AnswerError::NotFound) => Err(Refusal::RequestNotFound(id.to_string())),
+        Err(AnswerError::Settled { outcome, by }) => Err(Refusal::AlreadyResolved { outcome, by }),
+    }
+}
