@@ -12,6 +12,7 @@
 
 #![warn(missing_docs)]
 
+pub mod build;
 pub mod frame;
 mod object;
 mod reader;

@@ -326,6 +326,15 @@ fn other(frame: &Frame<'_>, events: &mut Vec<Event>) {
     events.push(Event::root(What::Other { name: frame.name() }));
 }
 
+/// The outcome that a `result` frame ends its run with, if it does.
+#[cfg(test)]
+pub(crate) fn outcome_of(result: &Object<'_>) -> Option<interline_model::Outcome> {
+    match ends::read(result, false, false) {
+        ends::Result::End(end) => Some(end.outcome),
+        ends::Result::Recoverable(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod order;
 #[cfg(test)]
