@@ -10,7 +10,7 @@ use axum::{
     body::Body,
     extract::{Path, Query, Request, State as Shared},
     middleware::{self, Next},
-    response::Response,
+    response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
 use http::{HeaderMap, StatusCode, header};
@@ -45,8 +45,16 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    fn session(&self, id: &str) -> Result<Arc<BridgeSession>, Response> {
-        locked(&self.sessions).get(id).cloned().ok_or_else(|| bridge_error(StatusCode::NOT_FOUND, "no such session"))
+    fn session(&self, id: &str) -> Result<Arc<BridgeSession>, NoSuchSession> {
+        locked(&self.sessions).get(id).cloned().ok_or(NoSuchSession)
+    }
+}
+
+struct NoSuchSession;
+
+impl IntoResponse for NoSuchSession {
+    fn into_response(self) -> Response {
+        bridge_error(StatusCode::NOT_FOUND, "no such session")
     }
 }
 
@@ -97,21 +105,23 @@ struct MessageRequest {
     prompt: String,
 }
 
-async fn message(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Response {
-    let session = match state.bridge.session(&id) {
-        Ok(session) => session,
-        Err(response) => return response,
-    };
+async fn message(
+    Shared(state): Shared<Arc<State>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, NoSuchSession> {
+    let session = state.bridge.session(&id)?;
     let invalid = |why: &dyn std::fmt::Display| bridge_error(StatusCode::BAD_REQUEST, &format!("invalid JSON: {why}"));
     let prompt = match axum::body::to_bytes(body, BODY_LIMIT).await {
         Ok(body) => match serde_json::from_slice::<MessageRequest>(&body) {
             Ok(request) => request.prompt,
-            Err(error) => return invalid(&error),
+            Err(error) => return Ok(invalid(&error)),
         },
-        Err(error) => return invalid(&error),
+        Err(error) => return Ok(invalid(&error)),
     };
     if prompt.trim().is_empty() {
-        return bridge_error(StatusCode::BAD_REQUEST, "prompt required");
+        return Ok(bridge_error(StatusCode::BAD_REQUEST, "prompt required"));
     }
     state.counters.prompt(Prompt {
         plane: Plane::Bridge,
@@ -135,7 +145,7 @@ async fn message(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, head
     let mut plan = Plan::of(&prompt);
     if let Plan::Fault(Fault::Http(status)) = plan {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        return bridge_error(status, "refused on demand");
+        return Ok(bridge_error(status, "refused on demand"));
     }
     let (turn, old) = session.begin();
     if let Some(old) = old {
@@ -149,18 +159,15 @@ async fn message(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, head
     }
     let stage = Stage::new(Arc::clone(&state), Host::Bridge(session, turn), prompt, None, Some(id));
     tokio::spawn(run::perform(stage, plan));
-    replies::json(StatusCode::ACCEPTED, &json!({ "status": "running" }))
+    Ok(replies::json(StatusCode::ACCEPTED, &json!({ "status": "running" })))
 }
 
-async fn stream(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, request: Request) -> Response {
-    let session = match state.bridge.session(&id) {
-        Ok(session) => session,
-        Err(response) => return response,
-    };
+async fn stream(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, request: Request) -> Result<Response, NoSuchSession> {
+    let session = state.bridge.session(&id)?;
     let query = Query::<HashMap<String, String>>::try_from_uri(request.uri()).map(|query| query.0).unwrap_or_default();
     let last_event_id = query.get("last_event_id").and_then(|id| id.parse().ok());
     let Some(source) = session.stream(last_event_id, state.options.observed()) else {
-        return bridge_error(StatusCode::CONFLICT, "no turn in progress");
+        return Ok(bridge_error(StatusCode::CONFLICT, "no turn in progress"));
     };
     let turn = source.turn();
     let attendee = turn.clone();
@@ -175,7 +182,7 @@ async fn stream(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, reque
     let receiver = Arc::clone(&state);
     let receive = move |text: &str, replies: &Replies| receive(&receiver, &id, turn.as_deref(), text, replies);
     let limits = Limits::new(&state.options, None);
-    websocket::upgrade(state, Plane::Bridge, request, limits, source, entered, receive)
+    Ok(websocket::upgrade(state, Plane::Bridge, request, limits, source, entered, receive))
 }
 
 struct Leaving {
@@ -274,12 +281,9 @@ fn payload(subtype: &str) -> Option<Value> {
     })
 }
 
-async fn cost(Shared(state): Shared<Arc<State>>, Path(id): Path<String>) -> Response {
-    let usage = match state.bridge.session(&id) {
-        Ok(session) => session.usage(),
-        Err(response) => return response,
-    };
-    replies::json(StatusCode::OK, &Cost::of(&usage))
+async fn cost(Shared(state): Shared<Arc<State>>, Path(id): Path<String>) -> Result<Response, NoSuchSession> {
+    let usage = state.bridge.session(&id)?.usage();
+    Ok(replies::json(StatusCode::OK, &Cost::of(&usage)))
 }
 
 /// The one body of this protocol with capitals (§4.2).
@@ -308,29 +312,29 @@ impl Cost {
     }
 }
 
-async fn compact(Shared(state): Shared<Arc<State>>, Path(id): Path<String>) -> Response {
-    match state.bridge.session(&id) {
-        Ok(session) if session.turns() == 0 => bridge_error(StatusCode::INTERNAL_SERVER_ERROR, "compact: nothing to summarise"),
-        Ok(_) => replies::json(StatusCode::OK, &json!({ "status": "compacted" })),
-        Err(response) => response,
+async fn compact(Shared(state): Shared<Arc<State>>, Path(id): Path<String>) -> Result<Response, NoSuchSession> {
+    if state.bridge.session(&id)?.turns() == 0 {
+        return Ok(bridge_error(StatusCode::INTERNAL_SERVER_ERROR, "compact: nothing to summarise"));
     }
+    Ok(replies::json(StatusCode::OK, &json!({ "status": "compacted" })))
 }
 
-async fn attach(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Response {
-    match state.bridge.session(&id) {
-        Ok(_) => attachments::receive(&headers, body).await,
-        Err(response) => response,
-    }
+async fn attach(
+    Shared(state): Shared<Arc<State>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, NoSuchSession> {
+    state.bridge.session(&id)?;
+    Ok(attachments::receive(&headers, body).await)
 }
 
-async fn remove(Shared(state): Shared<Arc<State>>, Path(id): Path<String>) -> Response {
-    let Some(session) = locked(&state.bridge.sessions).remove(&id) else {
-        return bridge_error(StatusCode::NOT_FOUND, "no such session");
-    };
+async fn remove(Shared(state): Shared<Arc<State>>, Path(id): Path<String>) -> Result<Response, NoSuchSession> {
+    let session = locked(&state.bridge.sessions).remove(&id).ok_or(NoSuchSession)?;
     if let Some(turn) = session.turn() {
         turn.killed.cancel();
     }
-    replies::empty(StatusCode::NO_CONTENT)
+    Ok(replies::empty(StatusCode::NO_CONTENT))
 }
 
 /// The coding channel knows its envelope and no method (§5.5).

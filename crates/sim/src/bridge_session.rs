@@ -5,12 +5,10 @@
 
 use std::{
     collections::VecDeque,
-    future::Future,
     sync::{Arc, Mutex},
-    time::Instant,
 };
 
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 use tokio_util::sync::CancellationToken;
 
@@ -187,21 +185,19 @@ impl Turn {
     }
 
     /// Waits until a frame is queued or the turn is over.
-    fn readable(&self) -> impl Future<Output = ()> + Send {
-        async move {
-            loop {
-                let readable = self.readable.notified();
-                tokio::pin!(readable);
-                // Registered before the look, so that nothing slips in between.
-                readable.as_mut().enable();
-                {
-                    let queue = locked(&self.queue);
-                    if !queue.frames.is_empty() || queue.ended.is_some() {
-                        return;
-                    }
+    async fn readable(&self) {
+        loop {
+            let readable = self.readable.notified();
+            tokio::pin!(readable);
+            // Registered before the look, so that nothing slips in between.
+            readable.as_mut().enable();
+            {
+                let queue = locked(&self.queue);
+                if !queue.frames.is_empty() || queue.ended.is_some() {
+                    return;
                 }
-                readable.await;
             }
+            readable.await;
         }
     }
 }

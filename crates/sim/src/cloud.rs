@@ -18,7 +18,7 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
-use http::{HeaderMap, StatusCode, Uri, header};
+use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 use uuid::Uuid;
@@ -29,7 +29,7 @@ use crate::{
     ledger::{Cursor, Ledger, Mode, SessionState},
     locked,
     prompt::{Fault, Plan},
-    replies::{self, cloud_error},
+    replies::{self, Refusal},
     run,
     stage::{Host, Stage},
     state::State,
@@ -131,19 +131,13 @@ struct Created<'a> {
     thread_id: Option<String>,
 }
 
-async fn create(Shared(state): Shared<Arc<State>>, headers: HeaderMap, body: Body) -> Response {
-    match try_create(&state, &headers, body).await {
-        Ok(response) | Err(response) => response,
-    }
-}
-
-async fn try_create(state: &Arc<State>, headers: &HeaderMap, body: Body) -> Result<Response, Response> {
-    let bearer = authorize(state, headers)?;
+async fn create(Shared(state): Shared<Arc<State>>, headers: HeaderMap, body: Body) -> Result<Response, Refusal> {
+    let bearer = authorize(&state, &headers)?;
     let body = axum::body::to_bytes(body, BODY_LIMIT)
         .await
-        .map_err(|_| cloud_error(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "request body exceeds 20 MiB"))?;
+        .map_err(|_| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "request body exceeds 20 MiB"))?;
     let request: CreateRequest =
-        serde_json::from_slice(&body).map_err(|error| cloud_error(StatusCode::BAD_REQUEST, "bad_json", &error.to_string()))?;
+        serde_json::from_slice(&body).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, "bad_json", error.to_string()))?;
     let prompt = request.prompt.clone().unwrap_or_default();
     let plan = Plan::of(&prompt);
     let refused = if let Plan::Fault(Fault::Http(status)) = plan { Some(status) } else { None };
@@ -152,16 +146,16 @@ async fn try_create(state: &Arc<State>, headers: &HeaderMap, body: Body) -> Resu
         Some("chat") => Mode::Chat,
         Some("agent") => Mode::Agent,
         Some("task") => Mode::Task,
-        _ => return Err(cloud_error(StatusCode::BAD_REQUEST, "bad_mode", "mode must be chat, agent or task")),
+        _ => return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_mode", "mode must be chat, agent or task")),
     };
     let environment = request.environment_id.as_deref().and_then(|id| id.parse::<Uuid>().ok());
     match (mode, environment) {
         (Mode::Agent, None) => {
             let message = "agent mode needs environment_id, a UUID";
-            return Err(cloud_error(StatusCode::BAD_REQUEST, "bad_environment_id", message));
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_environment_id", message));
         }
         (Mode::Agent, Some(UNKNOWN_ENVIRONMENT)) => {
-            return Err(cloud_error(StatusCode::NOT_FOUND, "not_found", "agentplane: environment not found"));
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", "agentplane: environment not found"));
         }
         _ => {}
     }
@@ -169,7 +163,7 @@ async fn try_create(state: &Arc<State>, headers: &HeaderMap, body: Body) -> Resu
     // A thread that is no UUID is dropped without a word (§2.2).
     let thread = request.thread_id.as_deref().and_then(|id| id.parse::<Uuid>().ok()).map(|id| id.to_string());
 
-    let ledger = refused.is_none().then(|| state.cloud.create(state, mode, pending));
+    let ledger = refused.is_none().then(|| state.cloud.create(&state, mode, pending));
     state.counters.prompt(Prompt {
         plane: Plane::Cloud,
         session: ledger.as_ref().map(|ledger| ledger.id.clone()).unwrap_or_default(),
@@ -191,7 +185,7 @@ async fn try_create(state: &Arc<State>, headers: &HeaderMap, body: Body) -> Resu
     // Without a prompt nothing runs, and the session stays silent for ever (§2.2).
     if !prompt.is_empty() || request.images.as_ref().is_some_and(|images| !images.is_empty()) {
         let host = Host::Cloud(Arc::clone(&ledger));
-        let stage = Stage::new(Arc::clone(state), host, prompt, request.model, thread.clone());
+        let stage = Stage::new(Arc::clone(&state), host, prompt, request.model, thread.clone());
         tokio::spawn(run::perform(stage, plan));
     }
     let minted = state.signer.mint(&ledger.id);
@@ -211,7 +205,7 @@ async fn try_create(state: &Arc<State>, headers: &HeaderMap, body: Body) -> Resu
 }
 
 /// The refusals of `fault http STATUS`, with the codes the servers use for them (§2.2).
-fn refusal(status: u16) -> Response {
+fn refusal(status: u16) -> Refusal {
     let code = match status {
         401 => "invalid_token",
         404 => "not_found",
@@ -222,16 +216,16 @@ fn refusal(status: u16) -> Response {
         _ => "internal",
     };
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    cloud_error(status, code, "refused on demand")
+    Refusal::new(status, code, "refused on demand")
 }
 
 /// The bearer, or the 401 (§2.1).
-fn authorize(state: &State, headers: &HeaderMap) -> Result<String, Response> {
+fn authorize(state: &State, headers: &HeaderMap) -> Result<String, Refusal> {
     let bearer = headers
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.strip_prefix("Bearer "))
-        .ok_or_else(|| cloud_error(StatusCode::UNAUTHORIZED, "missing_bearer", ""))?;
+        .ok_or_else(|| Refusal::new(StatusCode::UNAUTHORIZED, "missing_bearer", ""))?;
     let accepted = match &state.options.cloud_token {
         None => !bearer.is_empty(),
         // §1.2: a session token passes as a bearer on today's servers.
@@ -245,23 +239,20 @@ fn authorize(state: &State, headers: &HeaderMap) -> Result<String, Response> {
     } else {
         ("invalid_token", "token is malformed: token contains an invalid number of segments")
     };
-    Err(cloud_error(StatusCode::UNAUTHORIZED, code, message))
+    Err(Refusal::new(StatusCode::UNAUTHORIZED, code, message))
 }
 
 /// The session of an authorised request, or the answer to give instead.
-fn lookup(state: &State, headers: &HeaderMap, id: &str) -> Result<Arc<Ledger>, Response> {
+fn lookup(state: &State, headers: &HeaderMap, id: &str) -> Result<Arc<Ledger>, Refusal> {
     authorize(state, headers)?;
     if id.parse::<Uuid>().is_err() {
-        return Err(cloud_error(StatusCode::BAD_REQUEST, "bad_id", "session id must be a UUID"));
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_id", "session id must be a UUID"));
     }
-    state.cloud.session(id).ok_or_else(|| cloud_error(StatusCode::NOT_FOUND, "not_found", "agentplane: session not found"))
+    state.cloud.session(id).ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "not_found", "agentplane: session not found"))
 }
 
-async fn refresh_token(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
-    let ledger = match lookup(&state, &headers, &id) {
-        Ok(ledger) => ledger,
-        Err(response) => return response,
-    };
+async fn refresh_token(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Path(id): Path<String>) -> Result<Response, Refusal> {
+    let ledger = lookup(&state, &headers, &id)?;
     state.counters.count(|stats| stats.token_refreshes += 1);
     let minted = state.signer.mint(&ledger.id);
     #[derive(Serialize)]
@@ -270,22 +261,19 @@ async fn refresh_token(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Pa
         expires_at: u64,
     }
     let refreshed = Refreshed { session_token: minted.token, expires_at: minted.expires_at };
-    replies::json(StatusCode::OK, &refreshed)
+    Ok(replies::json(StatusCode::OK, &refreshed))
 }
 
-async fn result(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
-    match lookup(&state, &headers, &id).map(|ledger| ledger.result()) {
-        Ok(Some(frame)) => replies::json(StatusCode::OK, &RawValue::from_string(frame.as_str().to_owned()).unwrap_or_default()),
-        Ok(None) => cloud_error(StatusCode::NOT_FOUND, "result_not_ready", "the session has no result yet"),
-        Err(response) => response,
-    }
+async fn result(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Path(id): Path<String>) -> Result<Response, Refusal> {
+    let frame = lookup(&state, &headers, &id)?
+        .result()
+        .and_then(|frame| RawValue::from_string(frame.as_str().to_owned()).ok())
+        .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "result_not_ready", "the session has no result yet"))?;
+    Ok(replies::json(StatusCode::OK, &frame))
 }
 
-async fn resume(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
-    let ledger = match lookup(&state, &headers, &id) {
-        Ok(ledger) => ledger,
-        Err(response) => return response,
-    };
+async fn resume(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Path(id): Path<String>) -> Result<Response, Refusal> {
+    let ledger = lookup(&state, &headers, &id)?;
     let now = match ledger.state() {
         SessionState::Paused => {
             ledger.resumed.notify_one();
@@ -293,14 +281,11 @@ async fn resume(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Path(id):
         }
         other => other,
     };
-    replies::json(StatusCode::ACCEPTED, &json!({ "session_id": ledger.id, "state": now }))
+    Ok(replies::json(StatusCode::ACCEPTED, &json!({ "session_id": ledger.id, "state": now })))
 }
 
-async fn elicitations(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
-    let ledger = match lookup(&state, &headers, &id) {
-        Ok(ledger) => ledger,
-        Err(response) => return response,
-    };
+async fn elicitations(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Path(id): Path<String>) -> Result<Response, Refusal> {
+    let ledger = lookup(&state, &headers, &id)?;
     let forms: Vec<Value> = ledger
         .asks
         .forms()
@@ -311,15 +296,12 @@ async fn elicitations(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Pat
             Some(frame)
         })
         .collect();
-    replies::json(StatusCode::OK, &json!({ "elicitations": forms }))
+    Ok(replies::json(StatusCode::OK, &json!({ "elicitations": forms })))
 }
 
-async fn stream(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, request: Request) -> Response {
+async fn stream(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, request: Request) -> Result<Response, Refusal> {
     let query = Query::<HashMap<String, String>>::try_from_uri(request.uri()).map(|query| query.0).unwrap_or_default();
-    let ledger = match admit(&state, &id, &query, request.headers(), request.uri()) {
-        Ok(ledger) => ledger,
-        Err(response) => return response,
-    };
+    let ledger = admit(&state, &id, &query, request.headers())?;
     let cursor = match query.get("since_seq").and_then(|seq| since(seq)) {
         Some(seq) => Cursor::After(seq),
         // §3.3: the document says live only, today's servers send everything.
@@ -335,7 +317,7 @@ async fn stream(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, reque
     };
     let receiver = Arc::clone(&state);
     let receive = move |text: &str, _: &Replies| receive(&receiver, &ledger, text);
-    websocket::upgrade(state, Plane::Cloud, request, limits, source, entered, receive)
+    Ok(websocket::upgrade(state, Plane::Cloud, request, limits, source, entered, receive))
 }
 
 struct Leaving(Arc<Ledger>);
@@ -352,27 +334,27 @@ fn since(text: &str) -> Option<u64> {
 }
 
 /// The checks before an upgrade, in the servers' order (§3.1).
-fn admit(state: &State, id: &str, query: &HashMap<String, String>, headers: &HeaderMap, uri: &Uri) -> Result<Arc<Ledger>, Response> {
+fn admit(state: &State, id: &str, query: &HashMap<String, String>, headers: &HeaderMap) -> Result<Arc<Ledger>, Refusal> {
     let Ok(uuid) = id.parse::<Uuid>() else {
-        return Err(cloud_error(StatusCode::BAD_REQUEST, "bad_session_id", "session id must be a UUID"));
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_session_id", "session id must be a UUID"));
     };
     let id = uuid.to_string();
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| value.strip_prefix("Bearer "));
     let token = query.get("session_token").map(String::as_str).filter(|token| !token.is_empty()).or(bearer);
     let Some(token) = token.filter(|token| !token.is_empty()) else {
-        return Err(cloud_error(StatusCode::UNAUTHORIZED, "missing_session_token", ""));
+        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "missing_session_token", ""));
     };
     if let Err(message) = state.signer.check(token, &id) {
-        tracing::debug!(path = uri.path(), message, "session token refused");
-        return Err(cloud_error(StatusCode::UNAUTHORIZED, "invalid_session_token", message));
+        tracing::debug!(session = id, message, "session token refused");
+        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "invalid_session_token", message));
     }
     let Some(ledger) = state.cloud.session(&id) else {
-        return Err(cloud_error(StatusCode::NOT_FOUND, "session_not_found", "agentplane: session not found"));
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "session_not_found", "agentplane: session not found"));
     };
     let now = ledger.state();
     if now.is_final() {
         let message = format!("session is {}; read result via /v1/agent/sessions/{id}/result", now.name());
-        return Err(cloud_error(StatusCode::CONFLICT, "session_finalized", &message));
+        return Err(Refusal::new(StatusCode::CONFLICT, "session_finalized", message));
     }
     Ok(ledger)
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// Milliseconds since the epoch, the only time on this wire.
+#[expect(clippy::disallowed_methods, reason = "the simulator is a server of its own, and its frames carry its own time")]
 pub(crate) fn now_ms() -> u64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)

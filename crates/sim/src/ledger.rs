@@ -7,14 +7,16 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
 };
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 use tokio_util::sync::CancellationToken;
 
@@ -90,6 +92,24 @@ struct Inner {
     state: SessionState,
     result: Option<Utf8Bytes>,
     touched: Instant,
+    /// The positions of the attached sockets.
+    readers: Vec<Weak<AtomicU64>>,
+}
+
+impl Inner {
+    /// Forgets the oldest entries, but none that an attached socket has yet to get.
+    fn trim(&mut self, retained: usize) {
+        if self.entries.len() <= retained {
+            return;
+        }
+        self.readers.retain(|reader| reader.strong_count() > 0);
+        let positions = self.readers.iter().filter_map(Weak::upgrade).map(|reader| reader.load(Ordering::SeqCst));
+        let slowest = positions.min().unwrap_or(u64::MAX);
+        while self.entries.len() > retained && self.gone < slowest {
+            self.entries.pop_front();
+            self.gone += 1;
+        }
+    }
 }
 
 /// Where a new socket begins.
@@ -114,7 +134,14 @@ impl Ledger {
             observed,
             sequence,
             retained: retained.max(1),
-            inner: Mutex::new(Inner { entries: VecDeque::new(), gone: 0, state, result: None, touched: Instant::now() }),
+            inner: Mutex::new(Inner {
+                entries: VecDeque::new(),
+                gone: 0,
+                state,
+                result: None,
+                touched: Instant::now(),
+                readers: Vec::new(),
+            }),
             version: watch::Sender::new(0),
         })
     }
@@ -151,10 +178,7 @@ impl Ledger {
                 let step = u64::from(!matches!(delivery, Delivery::Drop | Delivery::Close(..)));
                 let sequence = self.sequence.fetch_add(step, Ordering::SeqCst) + step;
                 inner.entries.push_back((sequence, delivery));
-                if inner.entries.len() > self.retained {
-                    inner.entries.pop_front();
-                    inner.gone += 1;
-                }
+                inner.trim(self.retained);
             }
             inner.touched = Instant::now();
             change(&mut inner);
@@ -187,7 +211,8 @@ impl Ledger {
     /// The stream of a new socket. What it begins with is fixed now, before the upgrade.
     pub(crate) fn stream(self: &Arc<Self>, cursor: &Cursor) -> LedgerStream {
         let changed = self.version.subscribe();
-        let inner = locked(&self.inner);
+        let mut inner = locked(&self.inner);
+        inner.trim(self.retained);
         let end = inner.gone + inner.entries.len() as u64;
         let (next, desynced) = match *cursor {
             Cursor::All => (inner.gone, None),
@@ -198,6 +223,9 @@ impl Ledger {
                 (inner.gone + missed, (since.saturating_add(1) < first).then_some((since, first)))
             }
         };
+        let next = Arc::new(AtomicU64::new(next));
+        inner.readers.retain(|reader| reader.strong_count() > 0);
+        inner.readers.push(Arc::downgrade(&next));
         drop(inner);
         LedgerStream { ledger: Arc::clone(self), changed, next, joined: end, desynced, closing: false, fresh: true }
     }
@@ -217,7 +245,7 @@ pub(crate) struct LedgerStream {
     ledger: Arc<Ledger>,
     changed: watch::Receiver<u64>,
     /// The position of the next entry.
-    next: u64,
+    next: Arc<AtomicU64>,
     /// The length of the ledger when this socket came: cuts before it were meant for others.
     joined: u64,
     desynced: Option<(u64, u64)>,
@@ -234,7 +262,7 @@ impl Source for LedgerStream {
             let inner = locked(&self.ledger.inner);
             inner.gone + inner.entries.len() as u64
         };
-        if self.next >= end && self.changed.changed().await.is_err() {
+        if self.next.load(Ordering::SeqCst) >= end && self.changed.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -248,17 +276,11 @@ impl Source for LedgerStream {
             return Some(Delivery::text(frames::session_desynced(&self.ledger.id, since, first)));
         }
         let inner = locked(&self.ledger.inner);
-        if self.next < inner.gone {
-            // Too slow: what comes next is no longer kept.
-            self.desynced = Some((self.next, inner.gone + 1));
-            drop(inner);
-            return self.take();
-        }
         loop {
-            let at = usize::try_from(self.next - inner.gone).ok()?;
+            let position = self.next.load(Ordering::SeqCst);
+            let at = usize::try_from(position.checked_sub(inner.gone)?).ok()?;
             let (_, delivery) = inner.entries.get(at)?;
-            let position = self.next;
-            self.next += 1;
+            self.next.store(position + 1, Ordering::SeqCst);
             if position >= self.joined || !matches!(delivery, Delivery::Drop) {
                 return Some(delivery.clone());
             }
@@ -310,6 +332,18 @@ mod tests {
         assert!(frames[1].contains("Close(1000, \"desynced\")"));
         assert_eq!(all(ledger.stream(&Cursor::After(2))), ["c", "d"]);
         assert_eq!(all(ledger.stream(&Cursor::All)), ["c", "d"]);
+    }
+
+    #[test]
+    fn nothing_is_forgotten_that_an_attached_socket_has_yet_to_get() {
+        let ledger = ledger(false, 1);
+        let attached = ledger.stream(&Cursor::Live);
+        for text in ["a", "b", "c"] {
+            ledger.push(Delivery::text(text));
+        }
+        assert_eq!(all(attached), ["a", "b", "c"]);
+        ledger.push(Delivery::text("d"));
+        assert_eq!(all(ledger.stream(&Cursor::All)), ["d"]);
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! Response bodies in the shapes of the two servers, and of the HTTP library under them.
 
-use axum::{body::Body, response::Response};
+use std::borrow::Cow;
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::json;
@@ -16,9 +21,24 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     build(status, "application/json", frames::encode(body))
 }
 
-/// The cloud plane's error body (native-ws.md §2.1).
-pub(crate) fn cloud_error(status: StatusCode, code: &str, message: &str) -> Response {
-    json(status, &json!({ "error": { "code": code, "message": message } }))
+/// A refusal of the cloud plane, with its error body (native-ws.md §2.1).
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    message: Cow<'static, str>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        json(self.status, &json!({ "error": { "code": self.code, "message": self.message } }))
+    }
 }
 
 /// The bridge's error body, which is flat (§4.1).

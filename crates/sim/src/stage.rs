@@ -2,11 +2,14 @@
 
 use std::{
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use serde_json::Value;
-use tokio::{sync::oneshot, time};
+use tokio::{
+    sync::oneshot,
+    time::{self, Instant},
+};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
