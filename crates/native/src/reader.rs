@@ -180,7 +180,7 @@ impl Run {
             Data::ToolProgress(progress) => {
                 let id = progress.tool_use_id().filter(|id| !id.is_empty())?;
                 let lane = self.lane_of(object);
-                let tool = self.tools.know(id, lane, progress.tool_name());
+                let tool = self.know(id, lane, progress.tool_name());
                 self.mention(tool, None, events);
                 return None;
             }
@@ -189,16 +189,17 @@ impl Run {
                 let is_error = tools::says_error(&result);
                 let lane = self.lane_of(object);
                 for id in object.strs("preceding_tool_use_ids").filter(|id| !id.is_empty()) {
-                    let tool = self.tools.know(id, lane, None);
+                    let tool = self.know(id, lane, None);
                     self.finish(tool, result.clone(), is_error, false, events);
                 }
                 return None;
             }
             Data::StreamlinedToolUseSummary(summary) => {
                 // It names no call, so it can only be meant if there is just one.
-                if let ([tool], Some(result)) = (&*self.tools.open_in(ROOT), summary.tool_summary()) {
+                if let ([tool], Some(result)) = (&*self.lanes.get(ROOT).open_tools, summary.tool_summary()) {
                     let is_error = tools::says_error(&result);
-                    self.finish(*tool, result, is_error, false, events);
+                    let tool = *tool;
+                    self.finish(tool, result, is_error, false, events);
                 }
                 return None;
             }
@@ -312,10 +313,12 @@ impl Run {
         for lane in self.lanes.inside_out() {
             self.lanes.get(lane).flush(events);
             self.all_blocks_stopped(lane, events);
-            for tool in self.tools.open_in(lane) {
+            for tool in std::mem::take(&mut self.lanes.get(lane).open_tools) {
                 self.abort(tool, events);
             }
-            self.settle(|ask| ask.lane == lane, AskOutcome::Void, events);
+            if self.lanes.get(lane).has_asked {
+                self.settle(|ask| ask.lane == lane, AskOutcome::Void, events);
+            }
             self.lanes.get(lane).speaker.close(events);
         }
     }

@@ -48,7 +48,7 @@ impl Run {
         };
         // A call of an agent that nobody has heard of is shown nowhere; it is certainly not the root agent's.
         if let Some(call) = call.clone().filter(|_| known.is_some() || agent.is_none() || lane != ROOT) {
-            let tool = self.tools.know(call, lane, name.clone());
+            let tool = self.know(call, lane, name.clone());
             self.mention(tool, input.clone(), events);
             self.announce(tool, None, events);
         }
@@ -94,7 +94,9 @@ impl Run {
     fn raise(&mut self, ask: Ask, lane: LaneId, call: Option<Text>, elicitation: Option<Text>, events: &mut Vec<Event>) {
         if self.asks.raised.insert(ask.id.text()) {
             self.asks.open.push(OpenAsk { id: ask.id.clone(), lane, call, elicitation });
-            events.push(self.lanes.get(lane).speaker.event(What::AskRaised(Box::new(ask))));
+            let lane = self.lanes.get(lane);
+            lane.has_asked = true;
+            events.push(lane.speaker.event(What::AskRaised(Box::new(ask))));
         }
     }
 

@@ -32,6 +32,10 @@ pub(super) struct LaneState {
     pub(super) messages: Messages,
     /// Tool calls whose content block is still being streamed.
     pub(super) blocks: Vec<Block>,
+    /// The calls that have not ended, in the order they came up.
+    pub(super) open_tools: Vec<ToolId>,
+    /// Whether an ask was ever raised here.
+    pub(super) has_asked: bool,
     think: Splitter,
     /// `streamlined_text` has come: it is the text, and the other copies are not (decision 9).
     streamed: bool,
@@ -93,7 +97,15 @@ impl Lanes {
 
 impl LaneState {
     fn new(lane: Lane) -> Self {
-        Self { speaker: Speaker::new(lane), messages: Messages::default(), blocks: Vec::new(), think: Splitter::default(), streamed: false }
+        Self {
+            speaker: Speaker::new(lane),
+            messages: Messages::default(),
+            blocks: Vec::new(),
+            open_tools: Vec::new(),
+            has_asked: false,
+            think: Splitter::default(),
+            streamed: false,
+        }
     }
 
     /// A piece of `streamlined_text`.

@@ -84,7 +84,7 @@ impl Run {
                 Some("thinking") => self.lanes.get(lane).snapshot(id.clone(), Voice::Thinking, said("thinking"), events),
                 Some("tool_use") => {
                     if let Some(call) = block.str("id").filter(|call| !call.is_empty()) {
-                        let tool = self.tools.know(call, lane, block.str("name"));
+                        let tool = self.know(call, lane, block.str("name"));
                         self.mention(tool, block.json("input"), events);
                     }
                 }
@@ -99,7 +99,7 @@ impl Run {
         let mut any = false;
         for block in message.objects("content").filter(|block| block.cow("type").as_deref() == Some("tool_result")) {
             if let Some(call) = block.str("tool_use_id").filter(|call| !call.is_empty()) {
-                let tool = self.tools.know(call, lane, None);
+                let tool = self.know(call, lane, None);
                 self.finish(tool, tools::result_text(&block), tools::is_error(&block), false, events);
                 any = true;
             }

@@ -24,8 +24,6 @@ pub(super) struct ToolId(usize);
 pub(super) struct Tools {
     all: Vec<Tool>,
     by_id: HashMap<Text, ToolId>,
-    /// Those that have not ended, in the order they came up.
-    open: Vec<ToolId>,
 }
 
 #[derive(Debug)]
@@ -61,30 +59,26 @@ impl Tools {
     fn get_mut(&mut self, tool: ToolId) -> Option<&mut Tool> {
         self.all.get_mut(tool.0)
     }
+}
 
+impl Run {
     /// The call with this id. A new one belongs to `lane`; a known one stays where it is. The first name counts.
     pub(super) fn know(&mut self, id: Text, lane: LaneId, name: Option<Text>) -> ToolId {
         let name = name.filter(|name| !name.is_empty());
-        if let Some(tool) = self.find(&id) {
-            if let Some(tool) = self.get_mut(tool).filter(|tool| tool.name.is_none()) {
+        if let Some(tool) = self.tools.find(&id) {
+            if let Some(tool) = self.tools.get_mut(tool).filter(|tool| tool.name.is_none()) {
                 tool.name = name;
             }
             return tool;
         }
-        let tool = ToolId(self.all.len());
-        self.all.push(Tool { call: CallId::from(id.clone()), lane, name, stage: Stage::Waiting, has_input: false, streaming: false });
-        self.by_id.insert(id, tool);
-        self.open.push(tool);
+        let tool = ToolId(self.tools.all.len());
+        let call = CallId::from(id.clone());
+        self.tools.all.push(Tool { call, lane, name, stage: Stage::Waiting, has_input: false, streaming: false });
+        self.tools.by_id.insert(id, tool);
+        self.lanes.get(lane).open_tools.push(tool);
         tool
     }
 
-    /// The calls of a lane that have not ended.
-    pub(super) fn open_in(&self, lane: LaneId) -> Vec<ToolId> {
-        self.open.iter().copied().filter(|tool| self.get(*tool).is_some_and(|tool| tool.lane == lane)).collect()
-    }
-}
-
-impl Run {
     /// A call came up, by whatever frame, with its input if that frame has it.
     pub(super) fn mention(&mut self, tool: ToolId, input: Option<Json>, events: &mut Vec<Event>) {
         match self.tools.get(tool) {
@@ -130,7 +124,7 @@ impl Run {
         let Some(known) = self.tools.get_mut(tool).filter(|known| known.stage == Stage::Open) else { return };
         known.stage = Stage::Ended;
         let (call, lane) = (known.call.clone(), known.lane);
-        self.tools.open.retain(|open| *open != tool);
+        self.lanes.get(lane).open_tools.retain(|open| *open != tool);
         if let Some(agent) = self.lanes.started_by(call.as_str()) {
             agent.speaker.close(events);
         }
@@ -151,7 +145,7 @@ impl Run {
         if block.cow("type").as_deref() != Some("tool_use") {
             return;
         }
-        let tool = self.tools.know(id, lane, block.str("name"));
+        let tool = self.know(id, lane, block.str("name"));
         if let Some(known) = self.tools.get_mut(tool) {
             known.streaming = true;
         }
