@@ -1,0 +1,112 @@
+//! The I/O: HTTP requests and WebSockets of both access surfaces, and what they share.
+//!
+//! | file | what |
+//! |---|---|
+//! | `cloud` | `/v1/agent/sessions…`: a native session is a run |
+//! | `bridge` | `/v1/code/sessions…`: a native session is a session |
+//! | `feed` | what one socket is sent: a position in the projection |
+//! | `inbound` | what one socket may say |
+//! | `socket` | the upgrade and the pump |
+//! | `tokens` | session tokens |
+//! | `connects` | which runs had their first connect |
+//! | `replies` | the answers' shapes |
+
+mod bridge;
+mod cloud;
+mod connects;
+mod feed;
+mod inbound;
+mod replies;
+mod socket;
+mod tokens;
+
+use std::sync::Arc;
+
+use axum::Router;
+use http::HeaderMap;
+use interline_hub::{Hub, Session, Surface};
+use interline_model::{Actor, Millis, Text};
+
+use crate::{Config, NativeWriter};
+use connects::Connects;
+use tokens::Tokens;
+
+/// The name of this surface in records, logs and metrics.
+const NAME: &str = "native";
+
+/// The native surface.
+#[must_use]
+pub fn surface(config: Config) -> Box<dyn Surface> {
+    Box::new(Native(config))
+}
+
+struct Native(Config);
+
+impl Surface for Native {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn router(self: Box<Self>, hub: Arc<Hub>) -> Router {
+        let config = self.0;
+        let shell = Arc::new(Shell {
+            tokens: Tokens::new(config.session_token_ms, config.max_session_tokens),
+            connects: Connects::default(),
+            hub,
+            config,
+        });
+        let mut router = Router::new();
+        if shell.config.cloud {
+            router = router.merge(cloud::router());
+        }
+        if shell.config.bridge {
+            router = router.merge(bridge::router());
+        }
+        // native-ws.md §2.1
+        router.method_not_allowed_fallback(replies::method_not_allowed).with_state(shell)
+    }
+}
+
+/// What all requests share.
+struct Shell {
+    hub: Arc<Hub>,
+    config: Config,
+    tokens: Tokens,
+    connects: Connects,
+}
+
+/// A session as native frames.
+type Projection = interline_hub::Projection<NativeWriter>;
+
+fn projection(session: &Session) -> Arc<Projection> {
+    session.projection("", NativeWriter::new)
+}
+
+/// Who does something here to a session.
+fn actor(session: &Session) -> Actor {
+    Actor { principal: session.principal().clone(), surface: Text::from_static(NAME) }
+}
+
+/// The bearer of a request. `Bearer ` is case-sensitive (native-ws.md §2.1).
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    headers.get(http::header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ").filter(|token| !token.is_empty())
+}
+
+/// A parameter of the query, decoded; the first of that name.
+fn query(uri: &http::Uri, name: &str) -> Option<String> {
+    let axum::extract::Query(pairs) = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri).ok()?;
+    pairs.into_iter().find_map(|(key, value)| (key == name).then_some(value))
+}
+
+/// A cursor in the query. Zero and what is no number are no cursor (native-ws.md §3.3, §4.2).
+fn cursor(uri: &http::Uri, name: &str) -> Option<u64> {
+    query(uri, name)?.parse().ok().filter(|cursor| *cursor > 0)
+}
+
+/// Wall time, for expiries and the sentinel's `ts`.
+#[expect(clippy::disallowed_methods, reason = "the wire shows wall time; the mapping has its times from records")]
+fn now() -> Millis {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX))
+}

@@ -1,0 +1,256 @@
+//! The bridge access surface (native-ws.md §4): a native session is a session, a socket lasts for one turn.
+//!
+//! Cursors count the frames of the session without control frames, as the bridge does, but exactly: the first frame can be had
+//! again, nothing comes twice, and every socket gets everything (decision 28).
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use axum::routing::{any, delete, get, post};
+use http::{HeaderMap, StatusCode};
+use interline_hub::{Access, NewSession, Session, StartError, StartRun};
+use interline_model::{Part, RunId, SessionId, Text};
+use serde::{Deserialize, Serialize};
+use tokio::time;
+
+use super::feed::{Feed, Glance, Settled};
+use super::inbound::{Inbound, Plane};
+use super::replies::{self, BodyError};
+use super::socket::Handshake;
+use super::{NAME, Shell, actor, bearer, cursor, projection};
+use crate::RunSpan;
+
+pub(super) fn router() -> Router<Arc<Shell>> {
+    Router::new()
+        .route("/v1/code/sessions", post(create))
+        .route("/v1/code/sessions/{id}", delete(remove))
+        .route("/v1/code/sessions/{id}/messages", post(messages))
+        .route("/v1/code/sessions/{id}/ws", get(socket))
+        .route("/v1/code/sessions/{id}/cost", get(cost))
+        .route("/v1/code/sessions/{id}/compact", post(compact))
+        .route("/v1/code/sessions/{id}/attachments", post(attachments))
+        .route("/v1/code/{*rest}", any(replies::not_found))
+}
+
+/// An error of this surface (native-ws.md §4.1).
+enum BridgeError {
+    Unauthorized,
+    Other(StatusCode, String),
+}
+
+impl BridgeError {
+    fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self::Other(status, text.into())
+    }
+
+    fn no_such_session() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "no such session")
+    }
+}
+
+impl From<StartError> for BridgeError {
+    fn from(error: StartError) -> Self {
+        let status = match &error {
+            StartError::Busy { .. } => StatusCode::CONFLICT,
+            StartError::CellNotFound(_) | StartError::SessionNotFound(_) => StatusCode::NOT_FOUND,
+            StartError::TooManyRuns(_) | StartError::TooManySessions(_) => StatusCode::TOO_MANY_REQUESTS,
+            StartError::Draining => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<BridgeError> for Response {
+    fn from(error: BridgeError) -> Self {
+        #[derive(Serialize)]
+        struct Shape {
+            error: String,
+        }
+        match error {
+            BridgeError::Unauthorized => replies::plain(StatusCode::UNAUTHORIZED, "unauthorized\n"),
+            BridgeError::Other(status, error) => replies::json(status, &Shape { error }),
+        }
+    }
+}
+
+fn admit(shell: &Shell, headers: &HeaderMap) -> Result<Access, BridgeError> {
+    shell.hub.admit(bearer(headers)).map_err(|_| BridgeError::Unauthorized)
+}
+
+fn reach(shell: &Shell, headers: &HeaderMap, id: &str) -> Result<(Access, Arc<Session>), BridgeError> {
+    let access = admit(shell, headers)?;
+    let session = shell.hub.session(&access, &SessionId::from(id)).ok_or_else(BridgeError::no_such_session)?;
+    Ok((access, session))
+}
+
+async fn create(State(shell): State<Arc<Shell>>, headers: HeaderMap) -> Response {
+    #[derive(Serialize)]
+    struct Created<'a> {
+        id: &'a str,
+    }
+    let created = admit(&shell, &headers).and_then(|access| Ok(shell.hub.create_session(&access, NewSession::default())?));
+    match created {
+        Ok(session) => replies::json(StatusCode::CREATED, &Created { id: session.id().as_str() }),
+        Err(error) => error.into(),
+    }
+}
+
+async fn messages(State(shell): State<Arc<Shell>>, Path(id): Path<String>, request: Request) -> Response {
+    #[derive(Serialize)]
+    struct Submitted {
+        status: &'static str,
+    }
+    match submit(&shell, &id, request).await {
+        Ok(()) => replies::json(StatusCode::ACCEPTED, &Submitted { status: "running" }),
+        Err(error) => error.into(),
+    }
+}
+
+async fn submit(shell: &Shell, id: &str, request: Request) -> Result<(), BridgeError> {
+    #[derive(Deserialize)]
+    struct Message {
+        #[serde(default)]
+        prompt: Option<String>,
+    }
+    let (access, session) = reach(shell, request.headers(), id)?;
+    let body = replies::body(request.into_body(), shell.config.max_body).await.map_err(|error| match error {
+        BodyError::TooLarge => BridgeError::new(StatusCode::PAYLOAD_TOO_LARGE, "http: request body too large"),
+        BodyError::Broken => BridgeError::new(StatusCode::BAD_REQUEST, "invalid JSON: the body did not arrive whole"),
+    })?;
+    let message: Message =
+        serde_json::from_slice(&body).map_err(|error| BridgeError::new(StatusCode::BAD_REQUEST, format!("invalid JSON: {error}")))?;
+    let prompt = message
+        .prompt
+        .filter(|prompt| !prompt.trim().is_empty())
+        .ok_or_else(|| BridgeError::new(StatusCode::BAD_REQUEST, "prompt required"))?;
+    Ok(replace(shell, &access, &session, Text::from(prompt)).await?)
+}
+
+/// Starts a turn; one that goes on is stopped first (native-ws.md §4.4, as it is meant).
+async fn replace(shell: &Shell, access: &Access, session: &Session, prompt: Text) -> Result<(), StartError> {
+    let start = StartRun {
+        surface: NAME,
+        cell: None,
+        session: Some(session.id().clone()),
+        model: None,
+        input: vec![Part::Text(prompt)],
+        system_prompt: None,
+        actor: None,
+        headless: false,
+        idempotency_key: None,
+    };
+    let deadline = time::Instant::now() + shell.config.replace_timeout();
+    loop {
+        let busy = match shell.hub.start(access, start.clone()) {
+            Ok(_) => return Ok(()),
+            Err(StartError::Busy { run }) => run,
+            Err(error) => return Err(error),
+        };
+        session.stop(Some(busy), actor(session));
+        if time::timeout_at(deadline, ended(session, busy)).await.is_err() {
+            return Err(StartError::Busy { run: busy });
+        }
+    }
+}
+
+/// Waits for a run's end.
+async fn ended(session: &Session, run: RunId) {
+    // Beyond its last frame there is nothing but its end.
+    if let Ok(mut tail) = projection(session).run_tail(run, u64::MAX) {
+        while tail.next(1).await.is_some() {}
+    }
+}
+
+async fn socket(State(shell): State<Arc<Shell>>, Path(id): Path<String>, request: Request) -> Response {
+    try_socket(&shell, &id, request).unwrap_or_else(Response::from)
+}
+
+fn try_socket(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Response, BridgeError> {
+    let (_, session) = reach(shell, request.headers(), id)?;
+    let seen = cursor(request.uri(), "last_event_id");
+    let projection = projection(&session);
+    let (glance, behind) = projection.with(|writer, end| (Glance::at(writer, end), seen.map(|seen| writer.behind_counted(seen))));
+    let turn = glance.running().or_else(|| glance.latest.filter(|span| is_unseen(shell, &session, *span)));
+    if seen.is_none() && turn.is_none() {
+        return Err(BridgeError::new(StatusCode::CONFLICT, "no turn in progress"));
+    }
+    let Some(handshake) = Handshake::of(&mut request) else {
+        return Ok(replies::plain(StatusCode::BAD_REQUEST, "Bad Request\n"));
+    };
+    let is_first = turn.is_some_and(|turn| shell.connects.claim(&session, turn.run));
+    let (from, settled) = match (behind, turn) {
+        (Some(behind), _) => (behind, Settled::WithoutControl),
+        (None, Some(turn)) if is_first => (turn.from, Settled::LeftOut),
+        (None, _) => (glance.end, Settled::LeftOut),
+    };
+    let feed = Feed::turn(&projection, glance, from, settled);
+    let inbound = Inbound { plane: Plane::Bridge, session, run: None };
+    let first = turn.filter(|_| is_first).map(|turn| turn.run);
+    Ok(handshake.accept(shell.clone(), feed, inbound, move |shell| {
+        if let Some(run) = first {
+            shell.connects.release(run);
+        }
+    }))
+}
+
+/// Whether a turn that is over was submitted here and nobody came for it: it was faster than the client that attaches right after
+/// its submission, and whose turn would otherwise be lost (native-ws.md §4.3).
+fn is_unseen(shell: &Shell, session: &Session, span: RunSpan) -> bool {
+    let is_ours = session.run_info(span.run).is_some_and(|run| &*run.by.surface == NAME);
+    is_ours && !shell.connects.has(span.run)
+}
+
+async fn cost(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+    #[derive(Serialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Cost {
+        model: String,
+        input_tokens: u64,
+        output_tokens: u64,
+        cache_read_tokens: u64,
+        cache_write_tokens: u64,
+        #[serde(rename = "USD")]
+        usd: f64,
+    }
+    let session = match reach(&shell, &headers, &id) {
+        Ok((_, session)) => session,
+        Err(error) => return error.into(),
+    };
+    let spent = projection(&session).with(|writer, _| writer.spent());
+    let cost = Cost {
+        model: session.info().model.unwrap_or_default().to_string(),
+        input_tokens: spent.usage.input_tokens,
+        output_tokens: spent.usage.output_tokens,
+        cache_read_tokens: spent.usage.cache_read_tokens,
+        cache_write_tokens: spent.usage.cache_write_tokens,
+        usd: spent.usd,
+    };
+    replies::json(StatusCode::OK, &cost)
+}
+
+async fn compact(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+    unsupported(&shell, &headers, &id, "compact: not supported by this server")
+}
+
+async fn attachments(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+    unsupported(&shell, &headers, &id, "attachments: not supported by this server")
+}
+
+fn unsupported(shell: &Shell, headers: &HeaderMap, id: &str, text: &'static str) -> Response {
+    let error = reach(shell, headers, id).err().unwrap_or_else(|| BridgeError::new(StatusCode::NOT_IMPLEMENTED, text));
+    error.into()
+}
+
+async fn remove(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+    match admit(&shell, &headers) {
+        Ok(access) if shell.hub.delete_session(&access, &SessionId::from(id)) => {
+            let mut response = Response::default();
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            response
+        }
+        Ok(_) => BridgeError::no_such_session().into(),
+        Err(error) => error.into(),
+    }
+}

@@ -1,0 +1,60 @@
+//! The answers' shapes: JSON, the plain texts of unknown paths and methods, and bodies within their bound.
+
+use axum::body::{Body, Bytes};
+use axum::response::Response;
+use http::{HeaderValue, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Serialize;
+
+pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(bytes) => with_type(status, "application/json", bytes),
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be written");
+            plain(StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error\n")
+        }
+    }
+}
+
+pub(super) fn plain(status: StatusCode, text: &'static str) -> Response {
+    with_type(status, "text/plain; charset=utf-8", text)
+}
+
+pub(super) fn with_type(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+pub(super) async fn not_found() -> Response {
+    plain(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+pub(super) async fn method_not_allowed() -> Response {
+    plain(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed\n")
+}
+
+/// Why there is no body.
+pub(super) enum BodyError {
+    /// It is larger than allowed.
+    TooLarge,
+    /// It did not arrive whole.
+    Broken,
+}
+
+/// Reads a body of at most `max` bytes.
+pub(super) async fn body(body: Body, max: usize) -> Result<Bytes, BodyError> {
+    let read = Limited::new(body, max).collect().await;
+    read.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        // The body of the framework may wrap the error.
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
+        while let Some(error) = cause {
+            if error.is::<LengthLimitError>() {
+                return BodyError::TooLarge;
+            }
+            cause = error.source();
+        }
+        BodyError::Broken
+    })
+}

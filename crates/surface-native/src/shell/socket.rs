@@ -1,0 +1,261 @@
+//! The WebSocket end: the upgrade, and the pump between a socket, its feed and what the client says.
+//!
+//! The upgrade is made by hand, because the framework's own would bring a second WebSocket library (dependencies.md §1.3). Pings,
+//! deadlines and limits are those of native-ws.md §3.2. A socket has no queue: its feed is a position, so a client that does not read
+//! holds up its own task and nothing else, until its write deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use interline_model::Text;
+use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc;
+use tokio::time;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
+
+use super::Shell;
+use super::feed::{Feed, Step};
+use super::inbound::{Inbound, Plane};
+
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
+/// Replies that may wait for the socket.
+const REPLIES: usize = 16;
+
+/// Small, because most sockets are idle (dependencies.md §1.3).
+const READ_BUFFER: usize = 8 * 1024;
+
+/// Bytes gathered into one write.
+const WRITE_BUFFER: usize = 16 * 1024;
+
+/// Bytes between two flushes: each has its own write deadline.
+const BURST: usize = 64 * 1024;
+
+/// A request that asks for a WebSocket.
+pub(super) struct Handshake {
+    accept: HeaderValue,
+    upgrade: OnUpgrade,
+}
+
+impl Handshake {
+    /// The handshake of a request, if it is one.
+    pub(super) fn of(request: &mut Request) -> Option<Self> {
+        let accept = HeaderValue::from_str(&accept_key(request.headers())?).ok()?;
+        Some(Self { accept, upgrade: hyper::upgrade::on(request) })
+    }
+
+    /// Answers 101 and serves the socket in a task of its own. `failed` is called if it does not come about.
+    pub(super) fn accept(self, shell: Arc<Shell>, feed: Feed, inbound: Inbound, failed: impl FnOnce(&Shell) + Send + 'static) -> Response {
+        tokio::spawn(async move {
+            match self.upgrade.await {
+                Ok(upgraded) => serve(&shell, TokioIo::new(upgraded), feed, inbound).await,
+                Err(error) => {
+                    tracing::debug!(%error, "a WebSocket did not come about");
+                    failed(&shell);
+                }
+            }
+        });
+        let mut response = Response::default();
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = response.headers_mut();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        // No subprotocol, whatever the client offers (native-ws.md §3.1).
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, self.accept);
+        response
+    }
+}
+
+fn accept_key(headers: &HeaderMap) -> Option<String> {
+    let lists = |name: HeaderName, token: &str| {
+        let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(token))
+    };
+    let key = headers.get(header::SEC_WEBSOCKET_KEY)?.as_bytes();
+    let is_nonce = STANDARD.decode(key).is_ok_and(|nonce| nonce.len() == 16);
+    let is_handshake = lists(header::CONNECTION, "upgrade")
+        && lists(header::UPGRADE, "websocket")
+        && headers.get(header::SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
+    (is_nonce && is_handshake).then(|| derive_accept_key(key))
+}
+
+/// The settings of one socket.
+struct Limits {
+    message: usize,
+    write_buffer: usize,
+    ping: Duration,
+    pong: Duration,
+    write: Duration,
+    close: Duration,
+}
+
+/// Why a pump stopped.
+enum Exit {
+    /// The client closed, or the connection broke.
+    Gone,
+    /// The client is not there any more, or does not read: no close frame would reach it.
+    Cut,
+    /// We close, with this code and reason.
+    Close(CloseCode, &'static str),
+    /// We close because of what the client sent, and some of that may still be unread.
+    Refuse(CloseCode),
+}
+
+async fn serve(shell: &Shell, io: TokioIo<Upgraded>, feed: Feed, inbound: Inbound) {
+    let config = &shell.config;
+    let limits = Limits {
+        message: if inbound.plane == Plane::Cloud { config.max_cloud_message } else { config.max_bridge_message },
+        write_buffer: config.max_write_buffer.max(2 * WRITE_BUFFER),
+        ping: config.ping_interval(),
+        pong: config.pong_timeout(),
+        write: config.write_timeout(),
+        close: config.close_timeout(),
+    };
+    let settings = WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER)
+        .write_buffer_size(WRITE_BUFFER)
+        .max_write_buffer_size(limits.write_buffer)
+        .max_message_size(Some(limits.message))
+        .max_frame_size(Some(limits.message));
+    let (mut sink, mut stream) = WebSocketStream::from_raw_socket(io, Role::Server, Some(settings)).await.split();
+    let (replies, waiting) = mpsc::channel(REPLIES);
+    let exit = tokio::select! {
+        exit = read(&mut stream, &limits, &inbound, &replies) => exit,
+        exit = write(&mut sink, &limits, feed, waiting) => exit,
+        () = shell.hub.closing().cancelled() => Exit::Close(CloseCode::Away, "shutting down"),
+    };
+    match exit {
+        Exit::Gone | Exit::Cut => {}
+        Exit::Close(code, reason) => {
+            if close(&mut sink, &limits, code, reason).await {
+                let rest = async { while let Some(Ok(_)) = stream.next().await {} };
+                let _ = time::timeout(limits.close, rest).await;
+            }
+        }
+        Exit::Refuse(code) => {
+            if close(&mut sink, &limits, code, "").await
+                && let Ok(mut socket) = sink.reunite(stream)
+            {
+                // Unread bytes would turn the end into a reset, which could overtake the close frame.
+                let raw = socket.get_mut();
+                let mut scrap = [0; 4096];
+                let rest = async { while raw.read(&mut scrap).await.is_ok_and(|read| read > 0) {} };
+                let _ = time::timeout(limits.close, rest).await;
+            }
+        }
+    }
+}
+
+async fn close(sink: &mut SplitSink<Socket, Message>, limits: &Limits, code: CloseCode, reason: &'static str) -> bool {
+    let frame = Message::Close(Some(CloseFrame { code, reason: Utf8Bytes::from_static(reason) }));
+    matches!(time::timeout(limits.close, sink.send(frame)).await, Ok(Ok(())))
+}
+
+/// Hears the client until it is gone.
+async fn read(stream: &mut SplitStream<Socket>, limits: &Limits, inbound: &Inbound, replies: &mpsc::Sender<Text>) -> Exit {
+    // Only a pong moves it; data does not (native-ws.md §3.2).
+    let mut deadline = time::Instant::now() + limits.pong;
+    loop {
+        let message = match time::timeout_at(deadline, stream.next()).await {
+            Err(_) => return Exit::Cut,
+            Ok(None) => return Exit::Gone,
+            Ok(Some(message)) => message,
+        };
+        match message {
+            Ok(Message::Pong(_)) => deadline = time::Instant::now() + limits.pong,
+            Ok(Message::Text(text)) => inbound.hear(&text, replies).await,
+            // The opcode does not matter (native-ws.md §1.1).
+            Ok(Message::Binary(bytes)) => inbound.hear(&String::from_utf8_lossy(&bytes), replies).await,
+            Ok(_) => {}
+            Err(Error::Capacity(_)) => return Exit::Refuse(CloseCode::Size),
+            Err(Error::Utf8(_)) => return Exit::Refuse(CloseCode::Invalid),
+            Err(Error::Protocol(_)) => return Exit::Refuse(CloseCode::Protocol),
+            Err(_) => return Exit::Gone,
+        }
+    }
+}
+
+/// Sends the feed, the replies and the pings until the feed closes.
+async fn write(sink: &mut SplitSink<Socket, Message>, limits: &Limits, mut feed: Feed, mut replies: mpsc::Receiver<Text>) -> Exit {
+    let mut pings = time::interval_at(time::Instant::now() + limits.ping, limits.ping);
+    pings.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+    loop {
+        let mut messages = Vec::new();
+        let step = tokio::select! {
+            biased;
+            Some(reply) = replies.recv() => {
+                messages.extend(message(reply));
+                Step::Send(Vec::new())
+            }
+            _ = pings.tick() => {
+                messages.push(Message::Ping(Bytes::new()));
+                Step::Send(Vec::new())
+            }
+            step = feed.next() => step,
+        };
+        // A reply that was given before a frame came into being goes before it.
+        while let Ok(reply) = replies.try_recv() {
+            messages.extend(message(reply));
+        }
+        let close = match step {
+            Step::Send(texts) => {
+                messages.extend(texts.into_iter().filter_map(message));
+                None
+            }
+            Step::Close(code, reason) => Some(Exit::Close(CloseCode::from(code), reason)),
+        };
+        if let Err(exit) = send(sink, limits, messages).await {
+            return exit;
+        }
+        if let Some(close) = close {
+            return close;
+        }
+    }
+}
+
+fn message(text: Text) -> Option<Message> {
+    // Never fails, since a text is UTF-8; the library must see for itself.
+    Utf8Bytes::try_from(text.into_bytes()).map(Message::Text).ok()
+}
+
+/// Feeds all, flushing after each burst.
+async fn send(sink: &mut SplitSink<Socket, Message>, limits: &Limits, messages: Vec<Message>) -> Result<(), Exit> {
+    let mut messages = messages.into_iter().peekable();
+    while messages.peek().is_some() {
+        let burst = async {
+            let mut written = 0;
+            while written < BURST
+                && let Some(message) = messages.next()
+            {
+                written += message.len();
+                sink.feed(message).await?;
+            }
+            sink.flush().await
+        };
+        match time::timeout(limits.write, burst).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                if let Error::WriteBufferFull(_) = error {
+                    tracing::warn!("a frame is larger than `native.max_write_buffer`; the socket is cut");
+                }
+                return Err(Exit::Gone);
+            }
+            Err(_) => return Err(Exit::Cut),
+        }
+    }
+    Ok(())
+}
