@@ -1,1 +1,66 @@
-//! placeholder
+//! The native upstreams: links over real sockets to the cloud agent plane and to the local bridge.
+//!
+//! ```text
+//!            POST, GET            WebSocket
+//! Server ──▶ HttpClient           Dialer ──▶ Socket ──▶ LineUp ──▶ RunPort::deliver
+//!                                            Socket ◀── Outbox ◀── RunPort::command
+//! CloudLink: one native session for each run          BridgeLink: one for each session, one socket for each run
+//! ```
+//!
+//! A link knows no meaning. What it looks at in a frame is what the wire forces: ids, to line replays up with what was
+//! seen; the sentinel that ends a bridge stream; the notice that a cloud stream cannot be continued.
+
+#![warn(missing_docs)]
+
+mod backoff;
+mod bridge;
+mod cloud;
+mod config;
+mod http;
+mod lineup;
+mod origin;
+mod outbox;
+mod prompt;
+mod refusal;
+mod server;
+mod socket;
+
+use std::sync::Arc;
+
+use interline_hub::{Link, SessionSeed, Upstream};
+use interline_model::Reader;
+use interline_native::{NativeReader, Settings};
+
+pub use config::{ConfigError, Kind, LinkConfig, Mode, UpstreamConfig};
+
+use bridge::BridgeLink;
+use cloud::CloudLink;
+use server::Server;
+
+/// Makes an upstream of its config. Nothing is dialled.
+///
+/// # Errors
+/// When the config cannot work: no name, an address that is none, a credential that cannot be sent.
+pub fn upstream(config: UpstreamConfig, link: LinkConfig) -> Result<Arc<dyn Upstream>, ConfigError> {
+    Ok(Arc::new(NativeUpstream(Arc::new(Server::new(config, link)?))))
+}
+
+struct NativeUpstream(Arc<Server>);
+
+impl Upstream for NativeUpstream {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn reader(&self) -> Box<dyn Reader> {
+        let chat = self.0.config.kind == Kind::Cloud && self.0.config.mode == Mode::Chat;
+        Box::new(NativeReader::new(Settings { chat }))
+    }
+
+    fn open(&self, session: &SessionSeed) -> Arc<dyn Link> {
+        match self.0.config.kind {
+            Kind::Cloud => Arc::new(CloudLink::new(self.0.clone(), session)),
+            Kind::Bridge => Arc::new(BridgeLink::new(self.0.clone())),
+        }
+    }
+}

@@ -1,0 +1,580 @@
+//! The link to the cloud agent plane: one native session for each run, created over HTTP and followed over one socket at a time.
+//!
+//! A `pending` session, whose device is away, is connected like any other: a server that streams live only would lose what comes
+//! first to whoever comes later, and one that refuses is asked again, for as long as the run lasts.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use interline_hub::{Flow, Link, LinkError, LinkFuture, RunInput, RunPort, Secret, SessionSeed};
+use interline_model::{FailureKind, Json, Text};
+use interline_native::frame::Lifecycle;
+use interline_native::{Frame, build};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::backoff::{Backoff, chance};
+use crate::lineup::LineUp;
+use crate::origin::escaped;
+use crate::outbox::Outbox;
+use crate::prompt::{CloudPrompt, Image};
+use crate::refusal::{Refusal, nonsense};
+use crate::server::Server;
+use crate::socket::{Credential, DialError, Incoming, Socket};
+
+/// Namespace of the threads (decision 1). Drawn once; another one would cut every conversation off from its history.
+const THREADS: Uuid = Uuid::from_u128(0x8f1e_6c2a_94d7_4b3e_a05d_1c7b_62e9_3f48);
+
+/// Lifetime of a session token whose server does not say (native-ws.md §1.2).
+const TOKEN_LIFETIME: Duration = Duration::from_secs(30 * 60);
+
+/// Failures in a row from which on the token is renewed before each further attempt.
+const FAILURES_BEFORE_RENEWAL: u32 = 2;
+
+/// Frames taken from a socket in one go, before commands and the run's end are looked at again.
+const BATCH: usize = 32;
+
+/// The largest notice of a desync; a longer frame is none.
+const LARGEST_NOTICE: usize = 4096;
+
+/// One session's link.
+pub(crate) struct CloudLink {
+    server: Arc<Server>,
+    thread: Uuid,
+}
+
+/// The body of `POST /v1/agent/sessions` (native-ws.md §2.2).
+#[derive(Serialize)]
+struct Create<'a> {
+    mode: &'a str,
+    prompt: &'a str,
+    thread_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system_prompt: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[Image]>::is_empty")]
+    images: &'a [Image],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    environment_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workdir: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool_tag: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider_id: Option<&'a str>,
+}
+
+/// What matters of its answer.
+#[derive(Deserialize)]
+struct Created {
+    session_id: String,
+    session_token: String,
+    #[serde(default)]
+    expires_at: Value,
+    #[serde(default)]
+    created_at: Value,
+    #[serde(default)]
+    state: Option<String>,
+}
+
+/// What matters of a renewed token.
+#[derive(Deserialize)]
+struct Renewed {
+    session_token: String,
+}
+
+impl CloudLink {
+    pub(crate) fn new(server: Arc<Server>, seed: &SessionSeed) -> Self {
+        Self { server, thread: thread(seed) }
+    }
+
+    async fn carry(&self, input: RunInput, port: &mut RunPort) -> Result<(), LinkError> {
+        let server = &self.server;
+        let prompt = CloudPrompt::of(&input.input, server.config.mode, server.name())?;
+        let credential = server.credential(&input);
+        let created = self.create(&input, &prompt, credential.as_ref()).await?;
+        let stop = build::cancel(&format!("cancel-{}", input.run));
+        let mut backoff = Backoff::new(&server.link);
+        if created.state.as_deref() == Some("pending") {
+            tracing::info!(upstream = server.name(), run = %input.run, "the device is away; the run waits for it");
+            backoff.endless();
+        }
+        let run = CloudRun {
+            server,
+            credential,
+            token: Token::new(&created),
+            session: created.session_id,
+            lineup: LineUp::new(),
+            outbox: Outbox::new(server.name(), stop, server.link.cloud_max_outbound, &server.link),
+            backoff,
+            cursor: server.link.cursor,
+            connections: 0,
+            rejoined: false,
+            lost: false,
+            over: port.over().clone(),
+        };
+        run.carry(port).await
+    }
+
+    async fn create(&self, input: &RunInput, prompt: &CloudPrompt, credential: Option<&Secret>) -> Result<Created, LinkError> {
+        let config = &self.server.config;
+        let body = Create {
+            mode: config.mode.as_str(),
+            prompt: &prompt.text,
+            thread_id: self.thread.to_string(),
+            model: input.model.as_deref(),
+            system_prompt: input.system_prompt.as_deref(),
+            images: &prompt.images,
+            environment_id: config.environment_id.as_deref(),
+            workdir: config.workdir.as_deref(),
+            pool_tag: config.pool_tag.as_deref(),
+            provider_id: config.provider_id.as_deref(),
+        };
+        let reply = self.server.post("/v1/agent/sessions", credential, Some(&body)).await;
+        let reply = reply.map_err(|error| self.server.unreachable(&error))?;
+        if !reply.status.is_success() {
+            return Err(Refusal::of(&reply, credential).into_error(self.server.name(), "the run"));
+        }
+        serde_json::from_slice(&reply.body).map_err(|_| nonsense(self.server.name(), "POST /v1/agent/sessions"))
+    }
+}
+
+impl Link for CloudLink {
+    fn run(self: Arc<Self>, input: RunInput, mut port: RunPort) -> LinkFuture {
+        Box::pin(async move { self.carry(input, &mut port).await })
+    }
+
+    /// The plane has no way to delete a session, and each ends with its run.
+    fn close(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// The upstream's thread of a session. Never the client's own id: with a shared credential a guessed one would pull somebody else's
+/// history into the model (decision 1).
+fn thread(seed: &SessionSeed) -> Uuid {
+    let (principal, cell) = (seed.principal.as_str(), seed.cell.as_str());
+    // With the lengths, no two triples read the same.
+    let name = format!("{}:{principal}{}:{cell}{}", principal.len(), cell.len(), seed.session);
+    Uuid::new_v5(&THREADS, name.as_bytes())
+}
+
+/// The key to one session's stream. It is looked at when a stream is opened and never again (native-ws.md §3.1).
+struct Token {
+    secret: Secret,
+    since: Instant,
+    lifetime: Duration,
+    /// The server did not take it.
+    refused: bool,
+}
+
+impl Token {
+    fn new(created: &Created) -> Self {
+        // The difference of the server's own times, so that no two clocks have to agree.
+        let lifetime = match (millis(&created.created_at), millis(&created.expires_at)) {
+            (Some(from), Some(to)) if to > from => Duration::from_millis(to - from),
+            _ => TOKEN_LIFETIME,
+        };
+        Self { secret: Secret::new(created.session_token.clone()), since: Instant::now(), lifetime, refused: false }
+    }
+
+    fn left(&self) -> Duration {
+        self.lifetime.saturating_sub(self.since.elapsed())
+    }
+}
+
+/// A time in milliseconds, as a number or as text (native-ws.md §8.1, 13).
+fn millis(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
+}
+
+/// One run on its way.
+struct CloudRun<'a> {
+    server: &'a Server,
+    credential: Option<Secret>,
+    session: String,
+    token: Token,
+    lineup: LineUp,
+    outbox: Outbox,
+    backoff: Backoff,
+    /// Whether to say how many frames came so far when reconnecting.
+    cursor: bool,
+    connections: u64,
+    /// No frame has come yet on a connection that is not the first.
+    rejoined: bool,
+    /// The log says that the connection is lost.
+    lost: bool,
+    over: CancellationToken,
+}
+
+/// How a connection ended.
+enum Ended {
+    /// The run is over.
+    Over,
+    /// It cannot be continued from where it was; where the final result is said to be.
+    Desynced(Option<Text>),
+    /// Against our will.
+    Lost(Incoming),
+}
+
+impl CloudRun<'_> {
+    async fn carry(mut self, port: &mut RunPort) -> Result<(), LinkError> {
+        loop {
+            let why = match self.connect().await {
+                Ok(socket) => {
+                    if std::mem::take(&mut self.lost) {
+                        port.link_back();
+                    }
+                    let since = Instant::now();
+                    match self.follow(socket, port).await {
+                        Ended::Over => return Ok(()),
+                        Ended::Desynced(_) if self.cursor => {
+                            // Its numbers are not ours (§3.3); without one, servers that know them begin at the beginning.
+                            tracing::info!(upstream = self.server.name(), session = %self.session, "the count of frames is no cursor here");
+                            self.cursor = false;
+                            continue;
+                        }
+                        Ended::Desynced(url) => return self.final_result(port, url.as_deref()).await,
+                        Ended::Lost(incoming) => {
+                            if since.elapsed() > self.server.link.liveness() {
+                                self.backoff.reset();
+                            }
+                            if incoming.is_normal_close() && self.fetch_result(port, None).await == Fetched::Delivered {
+                                return Ok(());
+                            }
+                            incoming.to_string()
+                        }
+                    }
+                }
+                Err(error) => match error.status().map(|status| status.as_u16()) {
+                    // §3.1: finalised; the reason is in the result, if anywhere.
+                    Some(409) => return self.final_result(port, None).await,
+                    Some(404) => return Err(self.gone(&error)),
+                    status => {
+                        self.token.refused |= status == Some(401);
+                        error.to_string()
+                    }
+                },
+            };
+            if self.over.is_cancelled() {
+                return Ok(());
+            }
+            tracing::info!(upstream = self.server.name(), session = %self.session, %why, "connection lost");
+            let Some(pause) = self.backoff.failed(chance()) else {
+                return match self.fetch_result(port, None).await {
+                    Fetched::Delivered => Ok(()),
+                    Fetched::NotYet | Fetched::Never => Err(self.gone(&why)),
+                };
+            };
+            if !std::mem::replace(&mut self.lost, true) {
+                port.link_lost();
+            }
+            if !self.outbox.wait(pause, port).await {
+                return self.farewell(port).await;
+            }
+            self.renew_token().await?;
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Socket, DialError> {
+        let count = self.lineup.seen().to_string();
+        let mut query = vec![("session_token", self.token.secret.expose())];
+        if self.cursor && self.lineup.seen() > 0 {
+            // The n-th frame of a session has at least the number n wherever frames are numbered: nothing is skipped.
+            query.push(("since_seq", &count));
+        }
+        let path = format!("/v1/agent/sessions/{}/stream", escaped(&self.session));
+        let uri = self.server.origin.websocket(&path, &query).map_err(|error| DialError::Failed(error.to_string()))?;
+        let socket = self.server.dialer.dial(uri, Credential::InQuery(&self.token.secret)).await?;
+        if self.connections > 0 {
+            self.rejoined = self.lineup.seen() > 0 && !self.cursor;
+            self.lineup.rejoin();
+            self.outbox.reconnected(Instant::now());
+        }
+        self.connections += 1;
+        Ok(socket)
+    }
+
+    /// Carries frames and commands until the connection or the run ends.
+    async fn follow(&mut self, mut socket: Socket, port: &mut RunPort) -> Ended {
+        let over = self.over.clone();
+        loop {
+            if let Err(why) = socket.send(&mut self.outbox).await {
+                return Ended::Lost(Incoming::Broken(why));
+            }
+            let incoming = tokio::select! {
+                biased;
+                () = over.cancelled() => {
+                    // Ended by ourselves: the server may not know yet.
+                    self.outbox.take_all(port);
+                    self.outbox.stop();
+                    if socket.send(&mut self.outbox).await.is_ok() {
+                        self.leave(socket, port).await;
+                    }
+                    return Ended::Over;
+                }
+                command = port.command() => {
+                    self.outbox.take(command);
+                    self.outbox.take_all(port);
+                    continue;
+                }
+                incoming = socket.receive() => incoming,
+            };
+            let mut incoming = Some(incoming);
+            for _ in 0..BATCH {
+                let Some(next) = incoming else { break };
+                let text = match next {
+                    Incoming::Frame(text) => text,
+                    end => return Ended::Lost(end),
+                };
+                if let Some(url) = desynced(&text) {
+                    return Ended::Desynced(url);
+                }
+                let is_new = self.lineup.admit(&text);
+                if std::mem::take(&mut self.rejoined) && is_new {
+                    // Nothing on the wire tells whether there was something to replay (§3.3).
+                    tracing::warn!(
+                        upstream = self.server.name(), session = %self.session,
+                        "the stream goes on without a replay: frames of the meantime may be missing"
+                    );
+                }
+                if is_new {
+                    self.backoff.reset();
+                    if port.deliver(text) == Flow::Over {
+                        if !self.outbox_is_done(port) {
+                            let _ = socket.send(&mut self.outbox).await;
+                        }
+                        self.leave(socket, port).await;
+                        return Ended::Over;
+                    }
+                }
+                incoming = socket.received();
+            }
+        }
+    }
+
+    /// Whether nothing is left to be said once the run is over.
+    fn outbox_is_done(&mut self, port: &mut RunPort) -> bool {
+        self.outbox.take_all(port);
+        self.outbox.is_empty()
+    }
+
+    /// Stays a moment for what the server still says, which is counted, and closes: the server never does (§3.2).
+    async fn leave(&mut self, mut socket: Socket, port: &RunPort) {
+        let linger = tokio::time::sleep(self.server.link.linger());
+        tokio::pin!(linger);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut linger => break,
+                incoming = socket.receive() => match incoming {
+                    Incoming::Frame(text) => {
+                        let _ = self.lineup.admit(&text).then(|| port.deliver(text));
+                    }
+                    Incoming::Closed { .. } | Incoming::Broken(_) => return,
+                },
+            }
+        }
+        socket.close().await;
+    }
+
+    /// The run was ended while there was no connection: one try to tell the server.
+    async fn farewell(mut self, port: &mut RunPort) -> Result<(), LinkError> {
+        self.outbox.take_all(port);
+        self.outbox.stop();
+        if let Ok(mut socket) = self.connect().await
+            && socket.send(&mut self.outbox).await.is_ok()
+        {
+            socket.close().await;
+        }
+        Ok(())
+    }
+
+    /// Renews the token if it was refused, is about to expire, or might be why nothing works.
+    async fn renew_token(&mut self) -> Result<(), LinkError> {
+        let soon = self.token.left() < Duration::from_millis(self.server.link.token_refresh_ms);
+        if !self.token.refused && !soon && self.backoff.failures() <= FAILURES_BEFORE_RENEWAL {
+            return Ok(());
+        }
+        let path = format!("/v1/agent/sessions/{}/refresh-token", escaped(&self.session));
+        let reply = match self.server.post(&path, self.credential.as_ref(), None::<&()>).await {
+            Ok(reply) => reply,
+            // The stream will not be reachable either; that is what the attempts are counted by.
+            Err(error) => {
+                tracing::debug!(upstream = self.server.name(), %error, "the session token could not be renewed");
+                return Ok(());
+            }
+        };
+        if reply.status.is_success() {
+            if let Ok(renewed) = serde_json::from_slice::<Renewed>(&reply.body) {
+                self.token.secret = Secret::new(renewed.session_token);
+                self.token.since = Instant::now();
+                self.token.refused = false;
+            }
+            return Ok(());
+        }
+        let refusal = Refusal::of(&reply, self.credential.as_ref());
+        if matches!(reply.status.as_u16(), 401 | 403) {
+            return Err(refusal.into_error(self.server.name(), "to renew the session token"));
+        }
+        tracing::debug!(upstream = self.server.name(), %refusal, "the session token was not renewed");
+        Ok(())
+    }
+
+    /// The stream is no more: the run ends with its final result, or without an end.
+    async fn final_result(mut self, port: &mut RunPort, url: Option<&str>) -> Result<(), LinkError> {
+        loop {
+            match self.fetch_result(port, url).await {
+                Fetched::Delivered => return Ok(()),
+                Fetched::Never => return Err(self.gone(&"its stream is over, and it has no result to fetch")),
+                // It goes on where nobody can see it: what it comes to is worth some waiting.
+                Fetched::NotYet => match self.backoff.failed(chance()) {
+                    Some(pause) if self.outbox.wait(pause, port).await => {}
+                    Some(_) => return Ok(()),
+                    None => return Err(self.gone(&"its stream cannot be continued, and no result came")),
+                },
+            }
+        }
+    }
+
+    /// Fetches the final result, first from where the server said it is.
+    async fn fetch_result(&mut self, port: &RunPort, url: Option<&str>) -> Fetched {
+        if !self.server.link.result_fetch {
+            return Fetched::Never;
+        }
+        let usual = self.server.origin.http(&format!("/v1/agent/sessions/{}/result", escaped(&self.session))).ok();
+        let told = url.and_then(|url| self.server.origin.resolve(url)).filter(|told| usual.as_ref() != Some(told));
+        let mut fetched = Fetched::Never;
+        for uri in told.into_iter().chain(usual) {
+            match self.server.get(uri, self.credential.as_ref()).await {
+                Ok(reply) if reply.status.is_success() => {
+                    if let Some(frame) = result_frame(&reply.body) {
+                        // Whether it ends the run is the reader's to say; nothing more will come in any case.
+                        let _ = port.deliver(frame);
+                        return Fetched::Delivered;
+                    }
+                }
+                Ok(reply) if Refusal::of(&reply, None).code == "result_not_ready" => fetched = Fetched::NotYet,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(upstream = self.server.name(), %error, "the final result could not be fetched");
+                    fetched = Fetched::NotYet;
+                }
+            }
+        }
+        fetched
+    }
+
+    fn gone(&self, why: &dyn std::fmt::Display) -> LinkError {
+        let name = self.server.name();
+        if self.connections > 0 {
+            return LinkError::Gone(format!("upstream {name}: {why}"));
+        }
+        let message = format!("upstream {name} accepted the run, and its stream could not be opened: {why}; try again");
+        LinkError::Refused { kind: FailureKind::EngineNotReady, message }
+    }
+}
+
+/// What became of fetching a result.
+#[derive(PartialEq, Eq)]
+enum Fetched {
+    Delivered,
+    NotYet,
+    Never,
+}
+
+/// The `result` frame in a reply: the reply itself (decision 29), or a member of it.
+fn result_frame(body: &[u8]) -> Option<Text> {
+    #[derive(Deserialize)]
+    struct Wrapped<'a> {
+        #[serde(borrow)]
+        result: &'a RawValue,
+    }
+    let is_result = |text: &str| {
+        let text = Text::from(text);
+        Frame::parse(&text).is_ok_and(|frame| frame.object().cow("type").as_deref() == Some("result"))
+    };
+    let text = std::str::from_utf8(body).ok()?.trim();
+    let found = if is_result(text) { text } else { serde_json::from_str::<Wrapped<'_>>(text).ok()?.result.get() };
+    // On one line, as frames are.
+    is_result(found).then(|| Json::parse(found).ok().map(|json| json.text())).flatten()
+}
+
+/// Where the final result is said to be, if the frame is the notice that the stream cannot be continued (§3.3).
+fn desynced(text: &Text) -> Option<Option<Text>> {
+    // Nearly all frames begin like this, and none of them is one.
+    if text.starts_with("{\"type\":\"st") || text.len() > LARGEST_NOTICE || !text.contains("session_desynced") {
+        return None;
+    }
+    match Frame::parse(text) {
+        Ok(Frame::Lifecycle(Lifecycle::SessionDesynced(notice))) => Some(notice.final_result_url()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use interline_model::{CellName, Principal, SessionId};
+
+    use super::*;
+
+    fn seed(principal: &str, cell: &str, session: &str) -> SessionSeed {
+        SessionSeed { session: SessionId::from(session), principal: Principal::from(principal), cell: CellName::from(cell) }
+    }
+
+    #[test]
+    fn a_thread_is_the_sessions_alone_and_stays() {
+        let one = thread(&seed("a", "c", "s"));
+        assert_eq!(one, thread(&seed("a", "c", "s")));
+        assert_eq!(one.get_version_num(), 5);
+        for other in [seed("b", "c", "s"), seed("a", "d", "s"), seed("a", "c", "t"), seed("ac", "", "s"), seed("a", "c1:", "s")] {
+            assert_ne!(one, thread(&other), "{other:?}");
+        }
+        assert_eq!(one.to_string(), "5455d336-a5e7-59f0-9260-ac330a7b5612");
+    }
+
+    #[test]
+    fn a_desync_is_told_from_text_about_one() {
+        let notice = Text::from_static(
+            r#"{"final_result_url":"/v1/agent/sessions/1/result","reason":"x","session_id":"1","since_seq":5,"type":"biumind.session_desynced"}"#,
+        );
+        assert_eq!(desynced(&notice).flatten().as_deref(), Some("/v1/agent/sessions/1/result"));
+        assert_eq!(desynced(&Text::from_static(r#"{"type":"biumind.session_desynced","session_id":"1"}"#)), Some(None));
+        for text in [
+            r#"{"type":"streamlined_text","text":"biumind.session_desynced"}"#,
+            r#"{"text":"session_desynced","type":"streamlined_text"}"#,
+            "session_desynced",
+            "null",
+            "",
+        ] {
+            assert_eq!(desynced(&Text::from(text)), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_result_is_the_reply_or_a_member_of_it() {
+        let plain = r#"{"type":"result","is_error":false,"n":12345678901234567890123}"#;
+        assert_eq!(result_frame(plain.as_bytes()).as_deref(), Some(plain));
+        assert_eq!(result_frame(format!(" {{\"session_id\":\"1\",\"result\":{plain}}}\n").as_bytes()).as_deref(), Some(plain));
+        assert_eq!(result_frame(b"{\n\"type\": \"result\"\n}").as_deref(), Some(r#"{"type": "result"}"#));
+        for none in ["", "null", "{}", r#"{"type":"error"}"#, r#"{"result":"done"}"#, "<html>"] {
+            assert_eq!(result_frame(none.as_bytes()), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_token_lives_as_long_as_the_server_says() {
+        let created = |text: &str| Token::new(&serde_json::from_str(text).unwrap()).lifetime.as_secs();
+        let body = |rest: &str| format!(r#"{{"session_id":"1","session_token":"t"{rest}}}"#);
+        assert_eq!(created(&body(r#","created_at":1000,"expires_at":61000"#)), 60);
+        assert_eq!(created(&body(r#","created_at":"1000","expires_at":"61000""#)), 60);
+        assert_eq!(created(&body(r#","expires_at":61000"#)), 1800);
+        assert_eq!(created(&body(r#","created_at":5,"expires_at":1"#)), 1800);
+    }
+}

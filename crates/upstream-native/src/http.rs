@@ -1,0 +1,112 @@
+//! A small HTTP client: bounded replies, one timeout over everything, redirects not followed.
+
+use std::error::Error;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use interline_hub::Secret;
+use rustls::ClientConfig;
+
+use crate::LinkConfig;
+
+/// Shorter than the idle limits of common servers and proxies, so that a kept connection is hardly ever closed under a request.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// Sends requests to one upstream.
+pub(crate) struct HttpClient {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    timeout: Duration,
+}
+
+/// An answer, whatever its status.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Bytes,
+}
+
+/// Why there is no answer. Never holds a secret.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HttpError {
+    #[error("no answer within {} ms", .0.as_millis())]
+    Timeout(Duration),
+    #[error("{0}")]
+    Transport(String),
+    #[error("its answer is larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("the credential cannot be sent in a header")]
+    Credential,
+    #[error("the address cannot be used: {0}")]
+    Address(#[from] http::Error),
+}
+
+impl HttpClient {
+    pub(crate) fn new(tls: ClientConfig, config: &LinkConfig) -> Self {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(config.connect_timeout()));
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new()).pool_idle_timeout(IDLE).pool_timer(TokioTimer::new()).build(https);
+        Self { client, timeout: config.request_timeout() }
+    }
+
+    /// Sends a request and reads at most `limit` bytes of its answer.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        uri: Uri,
+        bearer: Option<&Secret>,
+        body: Option<String>,
+        limit: usize,
+    ) -> Result<Reply, HttpError> {
+        let mut request = Request::builder().method(method).uri(uri).header(ACCEPT, "application/json");
+        if let Some(bearer) = bearer {
+            request = request.header(AUTHORIZATION, bearer_header(bearer).ok_or(HttpError::Credential)?);
+        }
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::new(Bytes::from(body.unwrap_or_default())))?;
+        tokio::time::timeout(self.timeout, self.exchange(request, limit)).await.map_err(|_| HttpError::Timeout(self.timeout))?
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>, limit: usize) -> Result<Reply, HttpError> {
+        let response = self.client.request(request).await.map_err(|error| HttpError::Transport(causes(&error)))?;
+        let status = response.status();
+        match Limited::new(response.into_body(), limit).collect().await {
+            Ok(body) => Ok(Reply { status, body: body.to_bytes() }),
+            Err(error) if error.is::<LengthLimitError>() => Err(HttpError::TooLarge(limit)),
+            Err(error) => Err(HttpError::Transport(causes(error.as_ref()))),
+        }
+    }
+}
+
+/// `Bearer …`, marked so that it is never printed; `None` if no header can hold it.
+pub(crate) fn bearer_header(secret: &Secret) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", secret.expose())).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// An error and what is behind it, each said once.
+pub(crate) fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+        source = error.source();
+    }
+    text
+}
