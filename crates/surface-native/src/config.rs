@@ -78,3 +78,15 @@ impl Config {
         Duration::from_millis(self.replace_timeout_ms)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_left_out_is_its_default_and_a_wrong_one_is_refused() {
+        let config: Config = serde_json::from_str(r#"{"max_cloud_message":1024}"#).unwrap();
+        assert_eq!(config, Config { max_cloud_message: 1024, ..Config::default() });
+        assert!(serde_json::from_str::<Config>(r#"{"max_cloud_mesage":1024}"#).is_err());
+    }
+}

@@ -120,7 +120,7 @@ async fn submit(shell: &Shell, id: &str, request: Request) -> Result<(), BridgeE
         BodyError::Broken => BridgeError::new(StatusCode::BAD_REQUEST, "invalid JSON: the body did not arrive whole"),
     })?;
     let message: Message =
-        serde_json::from_slice(&body).map_err(|error| BridgeError::new(StatusCode::BAD_REQUEST, format!("invalid JSON: {error}")))?;
+        replies::object(&body).map_err(|error| BridgeError::new(StatusCode::BAD_REQUEST, format!("invalid JSON: {error}")))?;
     let prompt = message
         .prompt
         .filter(|prompt| !prompt.trim().is_empty())

@@ -212,7 +212,7 @@ async fn try_create(shell: &Shell, request: Request) -> Result<Response, CloudEr
         }
         BodyError::Broken => CloudError::bad_request("bad_json", "the body did not arrive whole"),
     })?;
-    let create: Create = serde_json::from_slice(&body).map_err(|error| CloudError::bad_request("bad_json", error.to_string()))?;
+    let create: Create = replies::object(&body).map_err(|error| CloudError::bad_request("bad_json", error))?;
     let Some(mode @ ("chat" | "agent" | "task")) = create.mode.as_deref() else {
         return Err(CloudError::bad_request("bad_mode", "mode must be chat, agent or task"));
     };

@@ -5,6 +5,7 @@ use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     match serde_json::to_vec(body) {
@@ -57,4 +58,13 @@ pub(super) async fn body(body: Body, max: usize) -> Result<Bytes, BodyError> {
         }
         BodyError::Broken
     })
+}
+
+/// Reads a body that must be a JSON object.
+pub(super) fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    // An array would be taken for the members in their order.
+    if body.trim_ascii_start().first().is_some_and(|first| *first == b'[') {
+        return Err("expected an object".to_owned());
+    }
+    serde_json::from_slice(body).map_err(|error| error.to_string())
 }
