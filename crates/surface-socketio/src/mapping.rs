@@ -1,0 +1,841 @@
+//! Canonical events to Socket.IO events: brackets of chats, turns in them, and the session as the sum of it (socketio.md §3–§4).
+
+use std::collections::HashMap;
+
+use interline_model::{
+    Ask, AskId, AskKind, Body, CallId, CompactionPhase, Completion, Event, Fact, Json, Lane, Millis, NoticeLevel, Outcome, Part, Record,
+    RunEnd, RunId, SessionId, Text, Usage, What, Writer,
+};
+
+use crate::object::{Object, object, write_array, write_object};
+use crate::options::{HeadlessResult, Options};
+use crate::patch::{Snapshot, Speech};
+use crate::projection::{Block, Call, CallStatus, Compaction, Kind, Turn, TurnStatus};
+use crate::stamp::turn_id;
+
+/// How many changed files are told one by one. More are told as "many": `file_path: null`.
+const MAX_FILES: usize = 20;
+
+/// How much of the first message stands in for a title.
+const INTENT_CHARS: usize = 80;
+
+/// One event as it goes out, with its only argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketEvent {
+    /// The event's name.
+    pub name: &'static str,
+    /// Its payload, an object, written once for all sockets.
+    pub data: Json,
+}
+
+impl SocketEvent {
+    /// `{"event": …, "data": …}` on one line, as `interline map` prints it.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let mut out = String::with_capacity(self.data.as_str().len() + 40);
+        write_object(&mut out, |object| {
+            object.text("event", self.name);
+            object.raw("data", self.data.as_str());
+        });
+        out
+    }
+}
+
+/// A session's `status` (socketio.md §3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionStatus {
+    /// No run yet.
+    Created,
+    /// A run goes on.
+    Running,
+    /// A run waits for an answer.
+    WaitingForInput,
+    /// The latest run finished.
+    Completed,
+    /// The latest run failed.
+    Failed,
+    /// The latest run was stopped.
+    Interrupted,
+}
+
+impl SessionStatus {
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::WaitingForInput => "waiting_for_input",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// An ask that waits for an answer, as clients see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PendingQuestion {
+    /// The ask.
+    pub ask: Ask,
+    /// The call that shows it: what `askuser_answer.tool_call_id` names.
+    pub tool_call_id: Text,
+}
+
+/// Writes a session as Socket.IO events, and keeps it as turns.
+pub struct SocketWriter {
+    pub(crate) options: Options,
+    pub(crate) facts: Option<Facts>,
+    intent: Text,
+    model: Option<Text>,
+    status: SessionStatus,
+    pub(crate) turns: Vec<Turn>,
+    pub(crate) run: Option<Run>,
+    /// The time of the record being written.
+    pub(crate) now: Millis,
+    pub(crate) out: Vec<SocketEvent>,
+}
+
+/// What every event says.
+pub(crate) struct Facts {
+    pub(crate) session: SessionId,
+}
+
+/// The run that goes on.
+pub(crate) struct Run {
+    pub(crate) id: RunId,
+    chat_run_id: String,
+    headless: bool,
+    first_turn: usize,
+    /// Turns that can still change: those that have not ended, and those that paused.
+    pub(crate) live: Vec<usize>,
+    /// The latest turn of each lane.
+    latest: HashMap<Lane, usize>,
+    /// Where each call is: its turn's number and its number in the turn.
+    pub(crate) calls: HashMap<CallId, (usize, usize)>,
+    pub(crate) asks: Vec<Asked>,
+    /// Whether a bracket is open: `chat:start` without its `chat:end`.
+    pub(crate) chatting: bool,
+    /// When something last moved it on.
+    pub(crate) moved: Millis,
+}
+
+/// A pending ask and where it is shown.
+pub(crate) struct Asked {
+    pub(crate) ask: Ask,
+    pub(crate) lane: Lane,
+    pub(crate) turn: usize,
+    pub(crate) call: usize,
+    /// The call is ours and stands for the ask alone.
+    pub(crate) synthetic: bool,
+}
+
+impl SocketWriter {
+    /// A writer for a session without records.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            facts: None,
+            intent: Text::new(),
+            model: None,
+            status: SessionStatus::Created,
+            turns: Vec::new(),
+            run: None,
+            now: 0,
+            out: Vec::new(),
+        }
+    }
+
+    /// The same, with the title that the session was created with, which no record says.
+    #[must_use]
+    pub fn titled(mut self, title: Text) -> Self {
+        self.intent = title;
+        self
+    }
+
+    /// All turns as TurnProjections, oldest first: the body of `GET /api/sessions/{id}/messages`.
+    #[must_use]
+    pub fn messages_json(&self) -> Json {
+        let mut out = String::new();
+        write_array(&mut out, &self.turns, |out, turn| write_object(out, |object| turn.write(object)));
+        Json::written(out)
+    }
+
+    /// One turn, by its `turn_id` or its entry `id`.
+    #[must_use]
+    pub fn turn_json(&self, id: &str) -> Option<Json> {
+        let turn = self.turns.iter().find(|turn| *turn.turn_id == *id || *turn.id == *id)?;
+        Some(object(|object| turn.write(object)))
+    }
+
+    /// What a socket must get first that subscribes now (socketio.md §4.10): nothing unless a chat runs, else its start and every turn
+    /// that can still change, parents before children.
+    #[must_use]
+    pub fn late_subscriber(&self) -> Vec<SocketEvent> {
+        let (Some(run), Some(facts)) = (&self.run, &self.facts) else { return Vec::new() };
+        if !run.chatting {
+            return Vec::new();
+        }
+        let mut events = vec![chat_start(facts, run)];
+        for at in self.live_turns(false) {
+            let Some(turn) = self.turns.get(at) else { continue };
+            if !turn.ended {
+                events.push(whole_turn("turn:start", facts, turn, turn.status));
+                continue;
+            }
+            // A turn that paused before gets no second `turn:end`, only patches: this socket must not wait for one.
+            events.push(whole_turn("turn:start", facts, turn, TurnStatus::Paused));
+            events.push(whole_turn("turn:end", facts, turn, TurnStatus::Paused));
+            if turn.status != TurnStatus::Paused {
+                events.push(self.latest_status(facts, turn));
+            }
+        }
+        events
+    }
+
+    /// The asks that wait for an answer, oldest first.
+    #[must_use]
+    pub fn pending_questions(&self) -> Vec<PendingQuestion> {
+        let asks = self.run.iter().flat_map(|run| &run.asks);
+        asks.filter_map(|asked| {
+            let call = self.turns.get(asked.turn)?.calls.get(asked.call)?;
+            Some(PendingQuestion { ask: asked.ask.clone(), tool_call_id: call.id.clone() })
+        })
+        .collect()
+    }
+
+    /// The ask that a plain message would answer: the oldest pending one.
+    #[must_use]
+    pub fn pending_question(&self) -> Option<PendingQuestion> {
+        self.pending_questions().into_iter().next()
+    }
+
+    /// Whether a bracket is open: a run goes on and does not wait for an answer.
+    #[must_use]
+    pub fn chat_running(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.chatting)
+    }
+
+    /// The session's status.
+    #[must_use]
+    pub fn status(&self) -> SessionStatus {
+        self.status
+    }
+
+    /// The model in use, once a run said.
+    #[must_use]
+    pub fn model(&self) -> Option<&Text> {
+        self.model.as_ref()
+    }
+
+    /// The title, or the beginning of the first message.
+    #[must_use]
+    pub fn intent(&self) -> &Text {
+        &self.intent
+    }
+
+    /// The numbers of the turns that can still change, parents before children or the other way round.
+    pub(crate) fn live_turns(&self, children_first: bool) -> Vec<usize> {
+        let mut live = self.run.as_ref().map(|run| run.live.clone()).unwrap_or_default();
+        live.sort_by_key(|&at| (self.turns.get(at).map_or(0, |turn| turn.depth), at));
+        if children_first {
+            live.reverse();
+        }
+        live
+    }
+
+    fn event(&mut self, record: &Record, event: &Event, rest: &[Event], ending: bool) {
+        let lane = &event.lane;
+        match &event.what {
+            What::RunStarted { run, session, model } => self.start(record, *run, session, model),
+            What::SessionChanged { model, title, .. } => self.session_changed(model.as_ref(), title.as_ref()),
+            What::Notice { level, code, text } => self.notice(*level, code, text),
+            What::FilesChanged { paths } => self.files_changed(paths),
+            _ if self.run.is_none() => {}
+            What::TurnStarted => {
+                self.stir();
+                self.end_lane(lane);
+                self.open_turn(lane, Kind::Assistant);
+            }
+            What::Text { delta } => {
+                let at = self.open_or_new(lane);
+                self.say(at, Speech::Text, delta);
+            }
+            What::Thinking { delta } => {
+                let at = self.open_or_new(lane);
+                self.say(at, Speech::Thinking, delta);
+            }
+            What::ToolStarted { call, name, input } => {
+                if !self.is_asked_at_once(call, rest) {
+                    self.start_tool(lane, call, name, input.as_ref());
+                }
+            }
+            What::ToolInput { call, input } => self.tool_input(call, input),
+            What::ToolEnded { call, result, is_error, aborted } => self.tool_ended(call, result, *is_error, *aborted),
+            What::TurnEnded { usage } => self.turn_ended(lane, *usage, ending),
+            What::AskRaised(ask) => self.raise(lane, ask),
+            What::AskSettled { ask, outcome } => self.settle(record, ask, *outcome, ending),
+            What::Compaction(phase) => self.compaction(lane, phase),
+            What::RunEnded(end) => self.finish(end),
+            // Without a place here: socketio.md §3.5 leaves the payloads of `task:updated` and the like undocumented.
+            What::ToolOutput { .. } | What::PlanChanged { .. } | What::Task { .. } | What::Suggestion { .. } | What::Other { .. } => {}
+        }
+    }
+
+    fn start(&mut self, record: &Record, run: RunId, session: &SessionId, model: &Text) {
+        if self.run.is_some() {
+            self.finish(&RunEnd::synthesised(Outcome::Interrupted { reason: Text::from_static("superseded") }));
+        }
+        let accepted = match &record.body {
+            Body::Fact(Fact::RunAccepted(accepted)) => Some(accepted),
+            Body::Fact(_) | Body::Frame(_) => None,
+        };
+        self.facts = Some(Facts { session: session.clone() });
+        self.model = Some(model.clone());
+        self.run = Some(Run {
+            id: run,
+            chat_run_id: run.to_string(),
+            headless: accepted.is_some_and(|accepted| accepted.headless),
+            first_turn: self.turns.len(),
+            live: Vec::new(),
+            latest: HashMap::new(),
+            calls: HashMap::new(),
+            asks: Vec::new(),
+            chatting: false,
+            moved: self.now,
+        });
+        let input = accepted.map(|accepted| accepted.input.as_slice()).unwrap_or_default();
+        if self.intent.is_empty() {
+            self.intent = intent_of(input);
+        }
+        self.stir();
+        if !input.is_empty() {
+            self.user_turn(input.iter().map(block_of).collect());
+        }
+    }
+
+    /// Something moves the run on: a chat that paused goes on in a new bracket (decision 8).
+    pub(crate) fn stir(&mut self) {
+        let (Some(run), Some(facts)) = (&mut self.run, &self.facts) else { return };
+        run.moved = self.now;
+        if run.chatting {
+            return;
+        }
+        run.chatting = true;
+        self.out.push(chat_start(facts, run));
+        self.set_status(SessionStatus::Running);
+    }
+
+    /// A whole turn in one: what the user said.
+    pub(crate) fn user_turn(&mut self, blocks: Vec<Block>) {
+        let at = self.new_turn(&Lane::Root, Kind::User);
+        let Some(turn) = self.turns.get_mut(at) else { return };
+        turn.status = TurnStatus::Completed;
+        turn.blocks = blocks;
+        turn.ended = true;
+        self.tell_turn("turn:start", at);
+        self.tell_turn("turn:end", at);
+    }
+
+    fn new_turn(&mut self, lane: &Lane, kind: Kind) -> usize {
+        let at = self.turns.len();
+        let Some(run) = &self.run else { return at };
+        let parent = match lane {
+            Lane::Root => None,
+            Lane::Agent(call) => run.calls.get(call).and_then(|(turn, _)| self.turns.get(*turn)),
+        };
+        let depth = match (lane, parent) {
+            (Lane::Root, _) => 0,
+            (Lane::Agent(_), parent) => parent.map_or(0, |parent| parent.depth) + 1,
+        };
+        let mut turn = Turn::new(run.id, at, lane.clone(), depth, kind, self.now, &self.options);
+        if turn.is_assistant() {
+            turn.model.clone_from(&self.model);
+        }
+        self.turns.push(turn);
+        at
+    }
+
+    fn open_turn(&mut self, lane: &Lane, kind: Kind) -> usize {
+        let at = self.new_turn(lane, kind);
+        if let Some(run) = &mut self.run {
+            run.live.push(at);
+            run.latest.insert(lane.clone(), at);
+        }
+        self.tell_turn("turn:start", at);
+        at
+    }
+
+    /// The turn of a lane that is open for more.
+    fn open_in(&self, lane: &Lane) -> Option<usize> {
+        let at = self.run.as_ref()?.latest.get(lane).copied()?;
+        self.turns.get(at).filter(|turn| !turn.ended).map(|_| at)
+    }
+
+    /// The lane's open assistant turn. What comes after a pause goes into a new one, since the old one has ended here.
+    pub(crate) fn open_or_new(&mut self, lane: &Lane) -> usize {
+        self.stir();
+        match self.open_in(lane) {
+            Some(at) if self.turns.get(at).is_some_and(Turn::is_assistant) => at,
+            Some(at) => {
+                self.end_turn(at, TurnStatus::Completed);
+                self.open_turn(lane, Kind::Assistant)
+            }
+            None => self.open_turn(lane, Kind::Assistant),
+        }
+    }
+
+    fn start_tool(&mut self, lane: &Lane, id: &CallId, name: &Text, input: Option<&Json>) {
+        if self.run.as_ref().is_some_and(|run| run.calls.contains_key(id)) {
+            if let Some(input) = input {
+                self.tool_input(id, input);
+            }
+            return;
+        }
+        let at = self.open_or_new(lane);
+        let call = Call {
+            id: id.text(),
+            tool_name: name.clone(),
+            display_name: name.clone(),
+            input: input.cloned().unwrap_or_else(Json::empty_object),
+            status: CallStatus::Pending,
+            result: None,
+            started: self.now,
+            duration_ms: None,
+            ask: None,
+            waits_on: None,
+        };
+        let number = self.add_call(at, call);
+        if let Some(run) = &mut self.run {
+            run.calls.insert(id.clone(), (at, number));
+        }
+    }
+
+    /// Whether the same record makes the call a question: it is then announced as one, and not twice.
+    fn is_asked_at_once(&self, call: &CallId, rest: &[Event]) -> bool {
+        rest.iter().any(|event| match &event.what {
+            What::AskRaised(ask) => ask.kind == AskKind::Question && ask.call.as_ref() == Some(call) && !self.is_asked(&ask.id),
+            _ => false,
+        })
+    }
+
+    pub(crate) fn is_asked(&self, id: &AskId) -> bool {
+        self.run.as_ref().is_some_and(|run| run.asks.iter().any(|asked| asked.ask.id == *id))
+    }
+
+    fn call(&self, id: &CallId) -> Option<(usize, usize)> {
+        self.run.as_ref()?.calls.get(id).copied()
+    }
+
+    fn tool_input(&mut self, id: &CallId, input: &Json) {
+        let Some((at, number)) = self.call(id) else { return };
+        let Some(call) = self.turns.get_mut(at).and_then(|turn| turn.calls.get_mut(number)) else { return };
+        // A question that is shown keeps the form that clients can draw.
+        if call.ask.is_some() || call.is_final() || call.input == *input {
+            return;
+        }
+        call.input = input.clone();
+        if let Some(turn) = self.turns.get_mut(at) {
+            turn.bytes = turn.bytes.saturating_add(2 * input.as_str().len());
+        }
+        self.stir();
+        self.tell_call(at, number, true, false, Snapshot::Boundary);
+    }
+
+    fn tool_ended(&mut self, id: &CallId, result: &Text, is_error: bool, aborted: bool) {
+        let Some((at, number)) = self.call(id) else { return };
+        if self.turns.get(at).and_then(|turn| turn.calls.get(number)).is_none_or(Call::is_final) {
+            return;
+        }
+        self.stir();
+        self.end_children(id);
+        if aborted {
+            self.cancel_call(at, number);
+        } else {
+            self.end_call(at, number, if is_error { CallStatus::Error } else { CallStatus::Done }, result);
+        }
+        self.complete_paused(at);
+    }
+
+    /// A call that its tool will not end any more (socketio.md §4.5).
+    pub(crate) fn cancel_call(&mut self, at: usize, number: usize) {
+        let Some(call) = self.turns.get_mut(at).and_then(|turn| turn.calls.get_mut(number)) else { return };
+        let had_ref = call.waits_on.take().is_some();
+        call.status = CallStatus::Cancelled;
+        call.ask = None;
+        self.tell_call(at, number, false, had_ref, Snapshot::Boundary);
+    }
+
+    /// A sub-agent's turns end before the call that started it does. One that works on in the background goes on.
+    fn end_children(&mut self, call: &CallId) {
+        if let Some(child) = self.open_in(&Lane::Agent(call.clone()))
+            && self.turns.get(child).is_some_and(Turn::all_calls_final)
+        {
+            self.end_family(child, TurnStatus::Completed);
+        }
+    }
+
+    fn turn_ended(&mut self, lane: &Lane, usage: Option<Usage>, ending: bool) {
+        let Some(at) = self.run.as_ref().and_then(|run| run.latest.get(lane).copied()) else { return };
+        let Some(turn) = self.turns.get_mut(at) else { return };
+        if usage.is_some() {
+            turn.usage = usage;
+        }
+        let (open, told) = (!turn.ended, turn.paused && turn.status != TurnStatus::Streaming);
+        let chatting = self.run.as_ref().is_some_and(|run| run.chatting);
+        if open && !ending {
+            // With the run's end in the same record, that end says how the turn ended.
+            self.end_lane(lane);
+        } else if told && chatting && usage.is_some() {
+            let status = self.turns.get(at).map_or(TurnStatus::Completed, |turn| turn.status);
+            self.set_turn_status(at, status);
+        }
+    }
+
+    fn end_lane(&mut self, lane: &Lane) {
+        let Some(at) = self.open_in(lane) else { return };
+        self.stir();
+        if self.holds_ask(at) {
+            // Its calls cannot end before people have answered.
+            self.pause_turn(at);
+        } else {
+            self.end_family(at, TurnStatus::Completed);
+        }
+    }
+
+    /// Ends a turn, and before it the turns of its sub-agents that have come to rest.
+    fn end_family(&mut self, at: usize, status: TurnStatus) {
+        let mut family = vec![at];
+        let mut next = 0;
+        while let Some(&parent) = family.get(next) {
+            next += 1;
+            let Some(run) = &self.run else { return };
+            for &child in &run.live {
+                let Some(Lane::Agent(call)) = self.turns.get(child).map(|turn| &turn.lane) else { continue };
+                let mine = run.calls.get(call).is_some_and(|(turn, _)| *turn == parent);
+                if mine && !family.contains(&child) {
+                    family.push(child);
+                }
+            }
+        }
+        for &child in family.iter().skip(1).rev() {
+            if self.turns.get(child).is_some_and(|turn| !turn.ended && turn.all_calls_final()) {
+                self.end_turn(child, TurnStatus::Completed);
+            }
+        }
+        self.end_turn(at, status);
+    }
+
+    /// Ends a turn for good: `turn:end`, or `set_status` where that went out when it paused. No call stays open in it.
+    pub(crate) fn end_turn(&mut self, at: usize, status: TurnStatus) {
+        let calls = self.turns.get(at).map_or(0, |turn| turn.calls.len());
+        for number in 0..calls {
+            if self.turns.get(at).and_then(|turn| turn.calls.get(number)).is_some_and(|call| !call.is_final()) {
+                self.cancel_call(at, number);
+            }
+        }
+        self.drop_live(at);
+        match self.turns.get(at) {
+            Some(turn) if !turn.ended => self.close_turn(at, status),
+            Some(turn) if turn.paused => self.set_turn_status(at, status),
+            _ => {}
+        }
+    }
+
+    /// `turn:end`, the only one that a turn gets.
+    pub(crate) fn close_turn(&mut self, at: usize, status: TurnStatus) {
+        self.tell_all(at);
+        let now = self.now;
+        let Some(turn) = self.turns.get_mut(at) else { return };
+        turn.status = status;
+        turn.duration_ms = now.saturating_sub(turn.started);
+        turn.ended = true;
+        turn.paused = status == TurnStatus::Paused;
+        turn.shown = (now, turn.bytes);
+        self.tell_turn("turn:end", at);
+    }
+
+    pub(crate) fn drop_live(&mut self, at: usize) {
+        if let Some(run) = &mut self.run {
+            run.live.retain(|&live| live != at);
+        }
+    }
+
+    fn compaction(&mut self, lane: &Lane, phase: &CompactionPhase) {
+        self.stir();
+        let open = self.open_in(lane).filter(|&at| self.turns.get(at).is_some_and(|turn| matches!(turn.kind, Kind::Compaction(_))));
+        match phase {
+            CompactionPhase::Started { reason, tokens_before } => {
+                self.end_lane(lane);
+                self.open_compaction(lane, reason, *tokens_before);
+            }
+            CompactionPhase::Finished { tokens_before, tokens_after } => {
+                let at = open.unwrap_or_else(|| {
+                    self.end_lane(lane);
+                    self.open_compaction(lane, "", *tokens_before)
+                });
+                if let Some(Kind::Compaction(compaction)) = self.turns.get_mut(at).map(|turn| &mut turn.kind) {
+                    compaction.tokens_before = tokens_before.or(compaction.tokens_before);
+                    compaction.tokens_after = *tokens_after;
+                }
+                self.end_turn(at, TurnStatus::Completed);
+            }
+        }
+    }
+
+    fn open_compaction(&mut self, lane: &Lane, reason: &str, tokens_before: Option<u64>) -> usize {
+        let id = self.run.as_ref().map(|run| turn_id("comp", run.id, self.turns.len())).unwrap_or_default();
+        let trigger = match reason {
+            "manual" => "manual",
+            "max_tokens_recovery" => "forced_retry",
+            _ => "auto",
+        };
+        self.open_turn(lane, Kind::Compaction(Compaction { id, trigger, tokens_before, tokens_after: None }))
+    }
+
+    fn finish(&mut self, end: &RunEnd) {
+        self.stir();
+        let (turn_status, status, failure) = match &end.outcome {
+            Outcome::Completed(_) => (TurnStatus::Completed, SessionStatus::Completed, None),
+            Outcome::Interrupted { .. } => (TurnStatus::Interrupted, SessionStatus::Interrupted, None),
+            Outcome::Failed { message, .. } => (TurnStatus::Failed, SessionStatus::Failed, Some(message)),
+        };
+        self.spread_usage(end.usage);
+        for at in self.live_turns(true) {
+            if let Some(turn) = self.turns.get_mut(at) {
+                turn.failure = failure.cloned();
+            }
+            self.end_turn(at, turn_status);
+        }
+        let Some(run) = self.run.take() else { return };
+        self.set_status(status);
+        if let (Outcome::Failed { kind, message }, Some(facts)) = (&end.outcome, &self.facts) {
+            let data = object(|object| {
+                object.text("message", message);
+                object.text("session_id", facts.session.as_str());
+                object.text("code", kind.token());
+                object.null("detail");
+                object.text("chat_run_id", &run.chat_run_id);
+            });
+            self.out.push(SocketEvent { name: "system:error", data });
+        }
+        let result = run.headless.then(|| self.headless_result(&run, end)).flatten();
+        let reason = match &end.outcome {
+            Outcome::Completed(Completion::EndTurn) => Some("completed"),
+            // The documents know one limit (socketio.md §4.9, decision 14).
+            Outcome::Completed(Completion::MaxTurns | Completion::MaxBudget) => Some("max_turns"),
+            Outcome::Interrupted { .. } | Outcome::Failed { .. } => None,
+        };
+        self.chat_end(&run.chat_run_id, status.as_str(), result.as_ref(), reason, |_| {});
+    }
+
+    /// The run's tokens are its only turn's, where the upstream told no turn's own.
+    fn spread_usage(&mut self, usage: Option<Usage>) {
+        let Some(run) = &self.run else { return };
+        let mut mine = self.turns.iter_mut().skip(run.first_turn).filter(|turn| turn.is_assistant());
+        if let (Some(only), None, Some(usage)) = (mine.next(), mine.next(), usage)
+            && run.live.contains(&only.sequence)
+        {
+            only.usage.get_or_insert(usage);
+        }
+    }
+
+    /// `chat:end.result` of a one-shot run (socketio.md §4.8).
+    fn headless_result(&self, run: &Run, end: &RunEnd) -> Option<Json> {
+        let form = self.options.headless_result;
+        match &end.outcome {
+            Outcome::Interrupted { .. } => None,
+            Outcome::Failed { message, .. } => Some(object(|object| object.text("err_msg", message))),
+            Outcome::Completed(_) => Some(match &end.structured_output {
+                Some(value) => object(|object| write_structured(object, value, form)),
+                None => {
+                    let mine = self.turns.iter().skip(run.first_turn).rev();
+                    let answer =
+                        mine.filter(|turn| turn.is_assistant() && turn.lane.is_root()).map(Turn::text).find(|text| !text.is_empty());
+                    let answer = answer.unwrap_or_default();
+                    object(|object| {
+                        if form != HeadlessResult::Sdk {
+                            object.text("output", &answer);
+                        }
+                        if form != HeadlessResult::Docs {
+                            object.text("result", &answer);
+                            object.null("err_msg");
+                        }
+                    })
+                }
+            }),
+        }
+    }
+
+    /// `chat:end`. `extras` writes what newer consumers read besides.
+    pub(crate) fn chat_end(
+        &mut self,
+        chat_run_id: &str,
+        status: &str,
+        result: Option<&Json>,
+        reason: Option<&str>,
+        extras: impl FnOnce(&mut Object<'_>),
+    ) {
+        let Some(facts) = &self.facts else { return };
+        let data = object(|object| {
+            object.text("session_id", facts.session.as_str());
+            object.text("status", status);
+            object.raw("result", result.map_or("null", Json::as_str));
+            object.text_or_null("finish_reason", reason);
+            object.text("chat_run_id", chat_run_id);
+            extras(object);
+        });
+        self.out.push(SocketEvent { name: "chat:end", data });
+    }
+
+    fn session_changed(&mut self, model: Option<&Text>, title: Option<&Text>) {
+        let mut changed = false;
+        if let Some(model) = model.filter(|model| self.model.as_ref() != Some(*model)) {
+            self.model = Some(model.clone());
+            changed = true;
+        }
+        if let Some(title) = title.filter(|title| self.intent != **title) {
+            self.intent = title.clone();
+            changed = true;
+        }
+        if changed {
+            self.tell_session();
+        }
+    }
+
+    pub(crate) fn set_status(&mut self, status: SessionStatus) {
+        self.status = status;
+        self.tell_session();
+    }
+
+    fn tell_session(&mut self) {
+        let Some(facts) = &self.facts else { return };
+        let data = object(|object| {
+            object.text("session_id", facts.session.as_str());
+            object.text_or_null("model", self.model.as_deref());
+            object.text("intent", &self.intent);
+            object.null("replay_state");
+            object.text("status", self.status.as_str());
+        });
+        self.out.push(SocketEvent { name: "session:updated", data });
+    }
+
+    /// Never `system:error`: that one ends every Python iterator of the session (socketio.md §3.5).
+    fn notice(&mut self, level: NoticeLevel, code: &Text, text: &Text) {
+        let Some(facts) = &self.facts else { return };
+        let data = object(|object| {
+            object.text("session_id", facts.session.as_str());
+            object.text("notification_type", code);
+            object.text("title", &code.replace('_', " "));
+            object.text("detail", text);
+            object.text(
+                "status",
+                match level {
+                    NoticeLevel::Info => "info",
+                    NoticeLevel::Warning => "warning",
+                    NoticeLevel::Error => "error",
+                },
+            );
+        });
+        self.out.push(SocketEvent { name: "system:notification", data });
+    }
+
+    fn files_changed(&mut self, paths: &[Text]) {
+        if paths.is_empty() || paths.len() > MAX_FILES {
+            self.file_changed(None);
+        } else {
+            for path in paths {
+                self.file_changed(Some(path));
+            }
+        }
+    }
+
+    fn file_changed(&mut self, path: Option<&str>) {
+        let Some(facts) = &self.facts else { return };
+        let data = object(|object| {
+            object.text("session_id", facts.session.as_str());
+            object.text_or_null("file_path", path);
+        });
+        self.out.push(SocketEvent { name: "workspace:files_changed", data });
+    }
+
+    fn tell_turn(&mut self, name: &'static str, at: usize) {
+        if let (Some(facts), Some(turn)) = (&self.facts, self.turns.get(at)) {
+            self.out.push(whole_turn(name, facts, turn, turn.status));
+        }
+    }
+
+    pub(crate) fn chat_run_id(&self) -> String {
+        self.run.as_ref().map(|run| run.chat_run_id.clone()).unwrap_or_default()
+    }
+}
+
+impl Writer for SocketWriter {
+    type Item = SocketEvent;
+
+    fn write(&mut self, record: &Record, events: &[Event], items: &mut Vec<SocketEvent>) {
+        self.now = record.at;
+        if let Body::Fact(Fact::Titled { title }) = &record.body {
+            self.session_changed(None, Some(title));
+        }
+        let ending = events.iter().any(|event| matches!(event.what, What::RunEnded(_)));
+        for (at, event) in events.iter().enumerate() {
+            self.event(record, event, events.get(at + 1..).unwrap_or_default(), ending);
+        }
+        self.pause_if_waiting(events);
+        items.append(&mut self.out);
+    }
+}
+
+fn chat_start(facts: &Facts, run: &Run) -> SocketEvent {
+    let data = object(|object| {
+        object.text("session_id", facts.session.as_str());
+        object.text("chat_run_id", &run.chat_run_id);
+    });
+    SocketEvent { name: "chat:start", data }
+}
+
+/// A TurnProjection in the envelope of `turn:start` and `turn:end`.
+fn whole_turn(name: &'static str, facts: &Facts, turn: &Turn, status: TurnStatus) -> SocketEvent {
+    let data = object(|object| {
+        object.text("session_id", facts.session.as_str());
+        turn.write_as(object, status);
+        object.null("solution_id");
+        object.null("template_id");
+    });
+    SocketEvent { name, data }
+}
+
+fn block_of(part: &Part) -> Block {
+    match part {
+        Part::Text(text) => Block::Text(text.to_string()),
+        Part::Image { url } => Block::Image(url.clone()),
+        Part::File { name, .. } => Block::File(name.clone()),
+    }
+}
+
+fn intent_of(input: &[Part]) -> Text {
+    let text = input.iter().find_map(|part| match part {
+        Part::Text(text) => text.lines().map(str::trim).find(|line| !line.is_empty()),
+        Part::Image { .. } | Part::File { .. } => None,
+    });
+    Text::from(text.unwrap_or_default().chars().take(INTENT_CHARS).collect::<String>())
+}
+
+/// The structured value, and its own members beside it; these win over ours of the same name.
+fn write_structured(object: &mut Object<'_>, value: &Json, form: HeadlessResult) {
+    let tree = value.to_value();
+    let has = |name: &str| tree.get(name).is_some();
+    let members = value.as_str().trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default();
+    if form != HeadlessResult::Sdk && (form == HeadlessResult::Docs || !has("output")) {
+        object.raw("output", value.as_str());
+    }
+    if form == HeadlessResult::Docs {
+        return;
+    }
+    if !has("err_msg") {
+        object.null("err_msg");
+    }
+    object.spliced(members);
+}

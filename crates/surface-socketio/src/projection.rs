@@ -1,0 +1,331 @@
+//! TurnProjections: the turns of a session as REST shows them and as snapshots and `turn:start`/`turn:end` carry them (socketio.md §3.3).
+
+use interline_model::{AskId, Json, Lane, Millis, RunId, Text, Usage, write_json_string};
+
+use crate::object::{Object, write_object};
+use crate::options::Options;
+use crate::stamp::{loop_id, timestamp, turn_id};
+
+/// One turn.
+pub(crate) struct Turn {
+    pub(crate) id: Text,
+    pub(crate) turn_id: Text,
+    pub(crate) sequence: usize,
+    pub(crate) lane: Lane,
+    pub(crate) loop_id: Text,
+    /// How many sub-agents deep: children end before their parents.
+    pub(crate) depth: usize,
+    pub(crate) kind: Kind,
+    pub(crate) status: TurnStatus,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) model: Option<Text>,
+    pub(crate) usage: Option<Usage>,
+    pub(crate) started: Millis,
+    pub(crate) duration_ms: u64,
+    pub(crate) failure: Option<Text>,
+    context_window: u64,
+    /// `turn:end` has gone out.
+    pub(crate) ended: bool,
+    /// It went out as `paused`: patches may still follow, and no second `turn:end`.
+    pub(crate) paused: bool,
+    /// The number of the latest patch.
+    pub(crate) patches: u64,
+    /// What its blocks and calls hold, roughly: what a snapshot of it costs.
+    pub(crate) bytes: usize,
+    /// When it was last shown whole, and how big it was then.
+    pub(crate) shown: (Millis, usize),
+    /// What snapshots at boundaries have cost.
+    pub(crate) boundary_bytes: usize,
+    /// Thinking that no patch has told yet.
+    pub(crate) thinking_unsent: bool,
+    /// Something that only a snapshot can tell has not been told (`sync` only).
+    pub(crate) untold: bool,
+}
+
+/// What a turn is.
+pub(crate) enum Kind {
+    User,
+    Assistant,
+    Compaction(Compaction),
+}
+
+/// The members of a compaction turn.
+pub(crate) struct Compaction {
+    pub(crate) id: Text,
+    pub(crate) trigger: &'static str,
+    pub(crate) tokens_before: Option<u64>,
+    pub(crate) tokens_after: Option<u64>,
+}
+
+/// A turn's `status`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TurnStatus {
+    Streaming,
+    Completed,
+    Paused,
+    Failed,
+    Interrupted,
+}
+
+impl TurnStatus {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Streaming => "streaming",
+            Self::Completed => "completed",
+            Self::Paused => "paused",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// A content block. Those of tools point to the turn's call by its number, so that nothing is kept twice.
+pub(crate) enum Block {
+    Text(String),
+    Thinking(String),
+    ToolUse(usize),
+    ToolResult(usize),
+    Image(Text),
+    File(Text),
+    Answer(Json),
+}
+
+/// A ToolCallProjection.
+pub(crate) struct Call {
+    pub(crate) id: Text,
+    pub(crate) tool_name: Text,
+    pub(crate) display_name: Text,
+    pub(crate) input: Json,
+    pub(crate) status: CallStatus,
+    pub(crate) result: Option<Text>,
+    pub(crate) started: Millis,
+    pub(crate) duration_ms: Option<u64>,
+    /// The pending ask that this call stands for.
+    pub(crate) ask: Option<AskId>,
+    /// The question of a sub-agent that this call waits on.
+    pub(crate) waits_on: Option<QuestionRef>,
+}
+
+/// A tool call's `status`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallStatus {
+    Pending,
+    Done,
+    Error,
+    Cancelled,
+    Awaiting,
+}
+
+impl CallStatus {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Done => "done",
+            Self::Error => "error",
+            Self::Cancelled => "cancelled",
+            Self::Awaiting => "awaiting_answer",
+        }
+    }
+}
+
+/// A `pending_question_ref`.
+#[derive(Clone)]
+pub(crate) struct QuestionRef {
+    pub(crate) loop_name: Text,
+    pub(crate) call: Text,
+    pub(crate) description: Text,
+}
+
+impl QuestionRef {
+    pub(crate) fn write(&self, object: &mut Object<'_>) {
+        object.text("child_loop_name", &self.loop_name);
+        object.text("child_tool_call_id", &self.call);
+        object.text("description", &self.description);
+    }
+}
+
+impl Call {
+    pub(crate) fn is_final(&self) -> bool {
+        !matches!(self.status, CallStatus::Pending | CallStatus::Awaiting)
+    }
+
+    fn write(&self, object: &mut Object<'_>) {
+        object.text("id", &self.id);
+        object.text("tool_name", &self.tool_name);
+        object.text("display_name", &self.display_name);
+        object.text("arguments", self.input.as_str());
+        object.text("status", self.status.as_str());
+        object.text_or_null("result", self.result.as_deref());
+        object.number_or_null("duration_ms", self.duration_ms);
+        match &self.waits_on {
+            Some(question) => object.object("pending_question_ref", |object| question.write(object)),
+            None => object.null("pending_question_ref"),
+        }
+    }
+}
+
+impl Turn {
+    pub(crate) fn new(run: RunId, sequence: usize, lane: Lane, depth: usize, kind: Kind, at: Millis, options: &Options) -> Self {
+        Self {
+            id: turn_id("entry", run, sequence),
+            turn_id: turn_id("turn", run, sequence),
+            sequence,
+            loop_id: loop_id(&lane),
+            lane,
+            depth,
+            kind,
+            status: TurnStatus::Streaming,
+            blocks: Vec::new(),
+            calls: Vec::new(),
+            model: None,
+            usage: None,
+            started: at,
+            duration_ms: 0,
+            failure: None,
+            context_window: options.context_window,
+            ended: false,
+            paused: false,
+            patches: 0,
+            bytes: 0,
+            shown: (at, 0),
+            boundary_bytes: 0,
+            thinking_unsent: false,
+            untold: false,
+        }
+    }
+
+    pub(crate) fn is_assistant(&self) -> bool {
+        matches!(self.kind, Kind::Assistant)
+    }
+
+    pub(crate) fn all_calls_final(&self) -> bool {
+        self.calls.iter().all(Call::is_final)
+    }
+
+    /// Its answer: all its text blocks joined, as every known reader joins them.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for block in &self.blocks {
+            if let Block::Text(piece) = block {
+                text.push_str(piece);
+            }
+        }
+        text
+    }
+
+    /// The members of the TurnProjection, all of them always: clients crash on a missing list and tell null from absent.
+    pub(crate) fn write(&self, object: &mut Object<'_>) {
+        self.write_as(object, self.status);
+    }
+
+    /// The same with another status.
+    pub(crate) fn write_as(&self, object: &mut Object<'_>, status: TurnStatus) {
+        let (kind, role) = match self.kind {
+            Kind::User => ("message", "user"),
+            Kind::Assistant => ("message", "assistant"),
+            Kind::Compaction(_) => ("compaction", "system"),
+        };
+        object.text("id", &self.id);
+        object.number("sequence", self.sequence as u64);
+        object.text("turn_id", &self.turn_id);
+        object.text("loop_id", &self.loop_id);
+        object.text("kind", kind);
+        object.text("role", role);
+        object.text("status", status.as_str());
+        object.array("blocks", &self.blocks, |out, block| self.write_block(out, block));
+        object.array("tool_calls", &self.calls, |out, call| write_object(out, |object| call.write(object)));
+        object.text_or_null("model", self.model.as_deref());
+        match &self.usage {
+            Some(usage) => object.object("usage", |object| {
+                object.number("input_tokens", usage.input_tokens);
+                object.number("output_tokens", usage.output_tokens);
+            }),
+            None => object.null("usage"),
+        }
+        object.number("duration_ms", self.duration_ms);
+        object.text("started_at", &timestamp(self.started));
+        object.number("context_window", self.context_window);
+        object.null("memory_refs");
+        match &self.lane {
+            Lane::Root => object.null("parent_fork_tool_call_id"),
+            Lane::Agent(call) => object.text("parent_fork_tool_call_id", call.as_str()),
+        }
+        self.write_compaction(object);
+        object.text_or_null("failure_reason", self.failure.as_deref());
+    }
+
+    fn write_compaction(&self, object: &mut Object<'_>) {
+        let compaction = match &self.kind {
+            Kind::Compaction(compaction) => Some(compaction),
+            Kind::User | Kind::Assistant => None,
+        };
+        let before = compaction.and_then(|compaction| compaction.tokens_before);
+        let after = compaction.and_then(|compaction| compaction.tokens_after);
+        object.text_or_null("compaction_id", compaction.map(|compaction| &*compaction.id));
+        for unknown in ["summary_preview", "summary_full", "archived_count"] {
+            object.null(unknown);
+        }
+        object.number_or_null("tokens_before", before);
+        object.number_or_null("tokens_after", after);
+        match before.zip(after).and_then(|(before, after)| saved_thousandths(before, after)) {
+            Some(saved) => object.raw("saved_ratio", &format!("{}.{:03}", saved / 1000, saved % 1000)),
+            None => object.null("saved_ratio"),
+        }
+        object.text_or_null("trigger", compaction.map(|compaction| compaction.trigger));
+    }
+
+    fn write_block(&self, out: &mut String, block: &Block) {
+        write_object(out, |object| {
+            let call = match block {
+                Block::Text(text) => {
+                    object.text("type", "text");
+                    object.text("content", text);
+                    None
+                }
+                Block::Thinking(text) => {
+                    object.text("type", "thinking");
+                    object.text("content", text);
+                    None
+                }
+                Block::Image(url) => {
+                    object.text("type", "image_url");
+                    object.object("content", |object| object.text("url", url));
+                    None
+                }
+                Block::File(name) => {
+                    object.text("type", "file");
+                    object.object("content", |object| object.text("name", name));
+                    None
+                }
+                Block::Answer(answer) => {
+                    object.text("type", "ask_user_answer");
+                    object.raw("content", answer.as_str());
+                    None
+                }
+                Block::ToolUse(call) => {
+                    let call = self.calls.get(*call);
+                    object.text("type", "tool_use");
+                    object.raw("content", call.map_or("{}", |call| call.input.as_str()));
+                    call
+                }
+                Block::ToolResult(call) => {
+                    let call = self.calls.get(*call);
+                    object.text("type", "tool_result");
+                    object
+                        .member("content", |out| write_json_string(out, call.and_then(|call| call.result.as_deref()).unwrap_or_default()));
+                    call
+                }
+            };
+            object.text_or_null("tool_call_id", call.map(|call| &*call.id));
+            object.text_or_null("tool_name", call.map(|call| &*call.tool_name));
+            object.text_or_null("display_name", call.map(|call| &*call.display_name));
+        });
+    }
+}
+
+/// Which share of the tokens a compaction saved, in thousandths.
+fn saved_thousandths(before: u64, after: u64) -> Option<u64> {
+    let saved = u128::from(before.saturating_sub(after)) * 1000;
+    saved.checked_div(u128::from(before)).and_then(|saved| u64::try_from(saved).ok())
+}
