@@ -1,0 +1,116 @@
+//! What operators ask: is it alive, does it take runs, what does it count. And what everybody gets who asks for something that is not there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use interline_hub::Hub;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use crate::telemetry::Telemetry;
+
+/// How long an upstream may take to accept a connection and still count as there.
+const DIAL: Duration = Duration::from_secs(1);
+/// How long a finding holds: probes come from many sides, upstreams are dialled once.
+const HOLDS: Duration = Duration::from_secs(2);
+
+/// An upstream as readiness sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// Its name in the config.
+    pub(crate) name: String,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+struct Admin {
+    hub: Arc<Hub>,
+    telemetry: Arc<Telemetry>,
+    targets: Vec<Target>,
+    /// When it was found out, and the upstreams that could not be reached.
+    found: Mutex<Option<(Instant, Vec<String>)>>,
+}
+
+/// `/healthz`, `/health`, `/readyz`, `/metrics`, and the answer to everything else. No credential is needed for any of them.
+pub(crate) fn router(hub: Arc<Hub>, telemetry: Arc<Telemetry>, targets: Vec<Target>) -> Router {
+    let admin = Arc::new(Admin { hub, telemetry, targets, found: Mutex::new(None) });
+    Router::new()
+        .route("/healthz", get(healthy))
+        .route("/health", get(healthy))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(admin)
+}
+
+async fn healthy() -> Response {
+    body(StatusCode::OK, json!({"status": "ok"}).to_string())
+}
+
+async fn ready(State(admin): State<Arc<Admin>>) -> Response {
+    if admin.hub.is_draining() {
+        return body(StatusCode::SERVICE_UNAVAILABLE, json!({"status": "draining"}).to_string());
+    }
+    let away = admin.unreachable().await;
+    if away.is_empty() {
+        return body(StatusCode::OK, json!({"status": "ok"}).to_string());
+    }
+    let answer = json!({"status": "degraded", "reason": "upstream_unreachable", "upstreams": away});
+    body(StatusCode::SERVICE_UNAVAILABLE, answer.to_string())
+}
+
+async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
+    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    ([(header::CONTENT_TYPE, kind)], admin.telemetry.text()).into_response()
+}
+
+impl Admin {
+    /// The upstreams that do not accept a connection. Whoever asks while it is being found out waits for the same finding.
+    async fn unreachable(&self) -> Vec<String> {
+        let mut found = self.found.lock().await;
+        if let Some((at, away)) = &*found
+            && at.elapsed() < HOLDS
+        {
+            return away.clone();
+        }
+        let dials = self.targets.iter().map(async |target| {
+            let dialled = timeout(DIAL, TcpStream::connect((target.host.as_str(), target.port))).await;
+            (!matches!(dialled, Ok(Ok(_)))).then(|| target.name.clone())
+        });
+        let away: Vec<String> = futures_util::future::join_all(dials).await.into_iter().flatten().collect();
+        *found = Some((Instant::now(), away.clone()));
+        away
+    }
+}
+
+/// The answer where there is no route (sse.md §1.6).
+pub(crate) async fn not_found() -> Response {
+    body(StatusCode::NOT_FOUND, error_body("there is nothing here; the README lists the routes", "not_found"))
+}
+
+/// The answer where there is a route, but not for this method.
+pub(crate) async fn method_not_allowed() -> Response {
+    body(StatusCode::METHOD_NOT_ALLOWED, error_body("this route does not take this method", "method_not_allowed"))
+}
+
+/// The answer after a panic.
+pub(crate) fn panicked() -> Response {
+    body(StatusCode::INTERNAL_SERVER_ERROR, error_body("something went wrong here; the log says more", "internal"))
+}
+
+/// An error as the SSE surface writes it (sse.md §1.6), so that one code path of a client reads all.
+pub(crate) fn error_body(error: &str, kind: &str) -> String {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    format!("{{\"type\":\"error\",\"error\":{},\"kind\":{},\"severity\":\"error\"}}", quoted(error), quoted(kind))
+}
+
+fn body(status: StatusCode, text: String) -> Response {
+    let kind = HeaderValue::from_static("application/json; charset=utf-8");
+    (status, [(header::CONTENT_TYPE, kind)], text).into_response()
+}

@@ -1,0 +1,93 @@
+//! The proxy as a whole: a hub and all routes, made of a checked config; served until told to end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use interline_hub::Hub;
+use interline_journal::Memory;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::trace::TraceLayer;
+use tracing::Span;
+
+use crate::config::Checked;
+use crate::telemetry::Telemetry;
+use crate::{admin, server, surfaces};
+
+/// How long connections have to close after they were told to.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// The proxy while it serves.
+pub(crate) struct App {
+    hub: Arc<Hub>,
+    address: SocketAddr,
+    drain: Duration,
+    server: JoinHandle<()>,
+}
+
+impl App {
+    /// Puts the parts together and serves on `listener`. `home` is what `/` shows.
+    ///
+    /// # Errors
+    /// When the listener has no address.
+    pub(crate) fn start(checked: Checked, listener: TcpListener, home: Router) -> std::io::Result<Self> {
+        let Checked { config, gate, routes, targets } = checked;
+        let address = listener.local_addr()?;
+        let hub = Arc::new(Hub::new(gate, routes, config.run.clone(), config.ask.clone(), Arc::new(Memory::default())));
+        let telemetry = Arc::new(Telemetry::new());
+        telemetry.register(|registry| hub.telemetry().register(registry));
+        let mut router = home.merge(admin::router(hub.clone(), telemetry.clone(), targets));
+        for surface in surfaces::all(&config) {
+            tracing::debug!(surface = surface.name(), "offered");
+            router = router.merge(surface.router(hub.clone()));
+        }
+        let router = layered(router, telemetry.clone());
+        let drain = Duration::from_millis(config.server.drain_ms);
+        let server = tokio::spawn(server::serve(listener, router, config.server, telemetry, hub.closing().clone()));
+        Ok(Self { hub, address, drain, server })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// No new runs; those that go on may finish; then every connection is told to close, and all are waited for.
+    pub(crate) async fn end(self) {
+        tracing::info!(drain_ms = self.drain.as_millis(), "ending: no new runs, those that go on may finish");
+        self.hub.shutdown(self.drain).await;
+        if timeout(GOODBYE, self.server).await.is_err() {
+            tracing::warn!("some connections did not close in time and are cut");
+        }
+        tracing::info!("ended");
+    }
+}
+
+fn layered(router: Router, telemetry: Arc<Telemetry>) -> Router {
+    router
+        .fallback(admin::not_found)
+        .method_not_allowed_fallback(admin::method_not_allowed)
+        .layer(CatchPanicLayer::custom(move |_| {
+            telemetry.panicked();
+            admin::panicked().map(http_body_util::BodyExt::boxed_unsync)
+        }))
+        .layer(
+            TraceLayer::new_for_http()
+                // The path alone: tokens stand in queries.
+                .make_span_with(
+                    |request: &Request| tracing::debug_span!("request", method = %request.method(), path = request.uri().path()),
+                )
+                .on_request(())
+                .on_response(|response: &http::Response<_>, latency: Duration, _: &Span| {
+                    tracing::debug!(status = response.status().as_u16(), ms = latency.as_millis(), "answered");
+                })
+                .on_body_chunk(())
+                .on_eos(())
+                .on_failure(()),
+        )
+}

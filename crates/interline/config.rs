@@ -1,0 +1,225 @@
+//! The config: every option with its default, where it may come from, and what is checked before anything starts.
+//!
+//! Layers: defaults, then the file, then the environment (`INTERLINE__SECTION__KEY`), then options of the command line. They are
+//! merged as TOML and read once, so an error names the file, the line and the key, wherever the value came from.
+
+mod check;
+mod layers;
+mod problem;
+mod secret;
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use interline_hub::{AskConfig, Models, RunConfig, Secret};
+use interline_upstream_native::{Kind, LinkConfig, Mode, UpstreamConfig};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use check::Checked;
+pub(crate) use layers::Layer;
+pub(crate) use problem::{Problem, Problems};
+pub(crate) use secret::{HashedSecret, SecretSource};
+
+/// The whole config file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    pub(crate) server: ServerConfig,
+    pub(crate) auth: AuthConfig,
+    #[serde(skip_serializing)]
+    pub(crate) token: Vec<TokenConfig>,
+    #[serde(skip_serializing)]
+    pub(crate) upstream: Vec<UpstreamSection>,
+    #[serde(skip_serializing)]
+    pub(crate) route: Vec<RouteConfig>,
+    pub(crate) cors: CorsConfig,
+    pub(crate) run: RunConfig,
+    pub(crate) ask: AskConfig,
+    pub(crate) link: LinkConfig,
+    pub(crate) sse: interline_surface_sse::Config,
+    pub(crate) native: interline_surface_native::Config,
+    pub(crate) log: LogConfig,
+}
+
+/// `[server]`: where clients connect, and what bounds their connections.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ServerConfig {
+    /// The address to listen on. Port 0 takes any free one.
+    #[serde(deserialize_with = "address")]
+    pub(crate) listen: SocketAddr,
+    /// Milliseconds that runs may go on after a signal to end.
+    pub(crate) drain_ms: u64,
+    /// Connections at a time; further ones are told to come back.
+    pub(crate) max_connections: usize,
+    /// Milliseconds in which the headers of a request have to arrive, and that a connection may wait for its next one.
+    pub(crate) header_read_timeout_ms: u64,
+    /// Bytes of one request's headers.
+    pub(crate) max_header_bytes: usize,
+    /// Milliseconds that written data may stay unacknowledged until the connection is cut: what ends a client that does not read.
+    pub(crate) tcp_user_timeout_ms: u64,
+    /// Milliseconds of silence until TCP asks whether the peer is still there.
+    pub(crate) tcp_keepalive_ms: u64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 9091)),
+            drain_ms: 10_000,
+            max_connections: 10_000,
+            header_read_timeout_ms: 10_000,
+            max_header_bytes: 64 * 1024,
+            tcp_user_timeout_ms: 25_000,
+            tcp_keepalive_ms: 30_000,
+        }
+    }
+}
+
+/// `[auth]`: who may come in.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AuthConfig {
+    pub(crate) mode: AuthMode,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AuthMode {
+    /// Everybody. Only on loopback.
+    #[default]
+    Open,
+    /// Who brings one of `[[token]]`.
+    Tokens,
+    /// Everybody; the bearer goes on to the upstream, which judges it.
+    Passthrough,
+}
+
+/// `[[token]]`: one who may come in.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TokenConfig {
+    /// Whose token it is: the owner of everything done with it.
+    pub(crate) name: String,
+    pub(crate) secret: HashedSecret,
+    /// The cells it may use; `*` is every cell.
+    pub(crate) cells: Vec<String>,
+}
+
+/// `[[upstream]]`: one agent server.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpstreamSection {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) url: String,
+    pub(crate) credential: Option<SecretSource>,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) environment_id: Option<String>,
+    pub(crate) workdir: Option<String>,
+    pub(crate) pool_tag: Option<String>,
+    pub(crate) provider_id: Option<String>,
+}
+
+impl UpstreamSection {
+    /// What the link is given: the same, with the credential itself.
+    pub(crate) fn resolved(&self, credential: Option<Secret>) -> UpstreamConfig {
+        UpstreamConfig {
+            name: self.name.clone(),
+            kind: self.kind,
+            url: self.url.clone(),
+            credential,
+            mode: self.mode.unwrap_or_default(),
+            environment_id: self.environment_id.clone(),
+            workdir: self.workdir.clone(),
+            pool_tag: self.pool_tag.clone(),
+            provider_id: self.provider_id.clone(),
+        }
+    }
+}
+
+/// `[[route]]`: which upstream serves a cell.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RouteConfig {
+    /// The cell; `*` is any that has no route of its own.
+    pub(crate) cell: String,
+    /// The name of an `[[upstream]]`.
+    pub(crate) upstream: String,
+    #[serde(default)]
+    pub(crate) model: Models,
+}
+
+/// `[cors]`: which web pages may call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CorsConfig {
+    /// Exact origins; `loopback` is every page of this machine, `*` any page.
+    pub(crate) origins: Vec<String>,
+}
+
+impl Default for CorsConfig {
+    fn default() -> Self {
+        Self { origins: vec!["loopback".to_owned()] }
+    }
+}
+
+/// `[log]`: what is written to standard error.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LogConfig {
+    pub(crate) format: LogFormat,
+    /// Levels by module, as `tracing-subscriber` reads them.
+    pub(crate) filter: String,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".to_owned() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// A line for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+impl Config {
+    /// Tells the surfaces what other sections say.
+    fn share(&mut self) {
+        self.sse.origins.clone_from(&self.cors.origins);
+        self.sse.on_loopback = self.server.listen.ip().is_loopback();
+    }
+}
+
+fn address<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let numeric = text.strip_prefix("localhost:").map_or_else(|| text.clone(), |port| format!("127.0.0.1:{port}"));
+    numeric.parse().map_err(|_| serde::de::Error::custom(format!("{text:?} is no address and port; write it like 127.0.0.1:9091")))
+}
+
+/// Reads and checks a config file, under this process's environment and the options given.
+pub(crate) fn load(file: &Path, flags: Vec<Layer>) -> Result<Checked, Problems> {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Problem::at(None, String::new(), format!("the config file {name} cannot be read: {error}")))?;
+    let mut layers = vec![Layer::file(name, text)];
+    layers.extend(Layer::environment(
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
+    )?);
+    layers.extend(flags);
+    from_layers(&layers)
+}
+
+/// Reads and checks settings that come from these layers.
+pub(crate) fn from_layers(layers: &[Layer]) -> Result<Checked, Problems> {
+    let (config, places) = layers::read::<Config>(layers)?;
+    check::check(config, &places)
+}
+
+#[cfg(test)]
+mod tests;

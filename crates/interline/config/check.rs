@@ -1,0 +1,227 @@
+//! What must hold before anything starts. All that is wrong is said at once.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use interline_hub::{Gate, Route, Routes, SecretHash, Token, Upstream};
+use interline_model::CellName;
+use interline_upstream_native::{ConfigError, Kind};
+
+use super::layers::Places;
+use super::{AuthMode, Config, Problem, Problems};
+use crate::admin::Target;
+use crate::{logging, upstreams};
+
+/// A config that holds, and what was made of it on the way.
+pub(crate) struct Checked {
+    pub(crate) config: Config,
+    pub(crate) gate: Gate,
+    pub(crate) routes: Routes,
+    /// Where the upstreams are, for readiness.
+    pub(crate) targets: Vec<Target>,
+}
+
+struct Findings<'a> {
+    places: &'a Places,
+    problems: Vec<Problem>,
+}
+
+impl Findings<'_> {
+    fn add(&mut self, key: impl Into<String>, message: impl Into<String>) {
+        let key = key.into();
+        self.problems.push(Problem::at(self.places.of(&key), key, message));
+    }
+}
+
+/// Checks a config.
+pub(crate) fn check(mut config: Config, places: &Places) -> Result<Checked, Problems> {
+    let mut found = Findings { places, problems: Vec::new() };
+    server(&config, &mut found);
+    let gate = gate(&config, &mut found);
+    let (upstreams, targets) = upstreams(&config, &mut found);
+    let routes = routes(&config, &upstreams, &mut found);
+    for (number, origin) in config.cors.origins.iter().enumerate() {
+        if let Err(why) = origin_is_sound(origin) {
+            found.add(format!("cors.origins[{number}]"), why);
+        }
+    }
+    if let Err(why) = logging::check_filter(&config.log.filter) {
+        found.add("log.filter", why);
+    }
+    if !found.problems.is_empty() {
+        return Err(Problems(found.problems));
+    }
+    config.share();
+    Ok(Checked { config, gate, routes, targets })
+}
+
+fn server(config: &Config, found: &mut Findings<'_>) {
+    let server = &config.server;
+    if config.auth.mode == AuthMode::Open && !server.listen.ip().is_loopback() {
+        let message = format!(
+            "{} can be reached from outside, and [auth] mode = \"open\" lets everybody in: name tokens ([auth] mode = \"tokens\"), or listen on 127.0.0.1",
+            server.listen
+        );
+        found.add("server.listen", message);
+    }
+    let bounds = [
+        ("max_connections", server.max_connections as u64),
+        ("header_read_timeout_ms", server.header_read_timeout_ms),
+        ("max_header_bytes", server.max_header_bytes as u64),
+        // 0 would leave clients that do not read connected for many minutes.
+        ("tcp_user_timeout_ms", server.tcp_user_timeout_ms),
+        ("tcp_keepalive_ms", server.tcp_keepalive_ms),
+    ];
+    for (key, value) in bounds {
+        if value == 0 {
+            found.add(format!("server.{key}"), "must be more than 0");
+        }
+    }
+}
+
+fn gate(config: &Config, found: &mut Findings<'_>) -> Gate {
+    let mut names = HashSet::new();
+    let mut tokens = Vec::new();
+    for (number, token) in config.token.iter().enumerate() {
+        let key = |name: &str| format!("token[{number}].{name}");
+        if token.name.is_empty() || !names.insert(&token.name) {
+            found.add(key("name"), "each token has a name of its own: it says whose sessions are whose");
+        }
+        if token.cells.is_empty() {
+            found.add(key("cells"), "names the cells that the token may use; \"*\" is every cell");
+        }
+        for (index, cell) in token.cells.iter().enumerate() {
+            if cell != "*" && !config.route.iter().any(|route| route.cell == *cell || route.cell == "*") {
+                found.add(format!("token[{number}].cells[{index}]"), format!("no [[route]] serves the cell {cell:?}"));
+            }
+        }
+        let hash = token.secret.fetch().unwrap_or_else(|error| {
+            found.add(key("secret"), error.to_string());
+            SecretHash::of("")
+        });
+        tokens.push(Token { name: token.name.clone(), hash, cells: token.cells.iter().cloned().map(CellName::from).collect() });
+    }
+    match config.auth.mode {
+        AuthMode::Tokens if tokens.is_empty() => {
+            found.add("auth.mode", "nobody could come in: add a [[token]] with name, secret and cells");
+        }
+        AuthMode::Open | AuthMode::Passthrough if !tokens.is_empty() => {
+            found.add("token", "the tokens would not be asked for: set [auth] mode = \"tokens\", or remove them");
+        }
+        _ => {}
+    }
+    match config.auth.mode {
+        AuthMode::Open => Gate::Open,
+        AuthMode::Tokens => Gate::Tokens(tokens),
+        AuthMode::Passthrough => Gate::Passthrough,
+    }
+}
+
+type Named = Vec<(String, Option<Arc<dyn Upstream>>)>;
+
+fn upstreams(config: &Config, found: &mut Findings<'_>) -> (Named, Vec<Target>) {
+    let mut upstreams = Named::new();
+    let mut targets = Vec::new();
+    if config.upstream.is_empty() {
+        found.add("upstream", "there is no agent server: add an [[upstream]] with name, kind and url");
+    }
+    for (number, section) in config.upstream.iter().enumerate() {
+        let key = |name: &str| format!("upstream[{number}].{name}");
+        if section.name.is_empty() || upstreams.iter().any(|(name, _)| *name == section.name) {
+            found.add(key("name"), "each upstream has a name of its own");
+        }
+        let credential = section.credential.as_ref().map(super::SecretSource::fetch).transpose();
+        let built = match credential {
+            Ok(credential) => match upstreams::build(section.resolved(credential), &config.link) {
+                Ok(upstream) => Some(upstream),
+                Err(error) => {
+                    let name = match &error {
+                        ConfigError::Url { .. } => "url",
+                        ConfigError::Credential { .. } => "credential",
+                        ConfigError::CloudOnly { key, .. } => key,
+                        _ => "name",
+                    };
+                    found.add(key(name), error.to_string());
+                    None
+                }
+            },
+            Err(error) => {
+                found.add(key("credential"), error.to_string());
+                None
+            }
+        };
+        if section.kind == Kind::Bridge && section.mode.is_some() {
+            found.add(key("mode"), "is for kind = \"cloud\" only");
+        }
+        targets.extend(target(&section.name, &section.url));
+        upstreams.push((section.name.clone(), built));
+    }
+    (upstreams, targets)
+}
+
+/// Where an upstream's address leads.
+fn target(name: &str, url: &str) -> Option<Target> {
+    let uri: http::Uri = url.trim().parse().ok()?;
+    let secure = matches!(uri.scheme_str(), Some("https" | "wss"));
+    let host = uri.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
+    Some(Target { name: name.to_owned(), host, port: uri.port_u16().unwrap_or(if secure { 443 } else { 80 }) })
+}
+
+fn routes(config: &Config, upstreams: &Named, found: &mut Findings<'_>) -> Routes {
+    if config.route.is_empty() {
+        found.add("route", "no cell is served: add a [[route]] with cell and upstream; cell = \"*\" is every cell");
+    }
+    let mut cells = HashSet::new();
+    let mut routes = Vec::new();
+    for (number, section) in config.route.iter().enumerate() {
+        let key = |name: &str| format!("route[{number}].{name}");
+        if section.cell.is_empty() || !cells.insert(&section.cell) {
+            found.add(key("cell"), "each cell has one route");
+        }
+        match upstreams.iter().find(|(name, _)| *name == section.upstream) {
+            Some((_, Some(upstream))) => {
+                routes.push(Route {
+                    cell: CellName::from(section.cell.as_str()),
+                    upstream: upstream.clone(),
+                    models: section.model.clone(),
+                });
+            }
+            // What is wrong with it is said already.
+            Some((_, None)) => {}
+            None => {
+                let names: Vec<&str> = upstreams.iter().map(|(name, _)| name.as_str()).collect();
+                found.add(key("upstream"), format!("no [[upstream]] is called {:?}; there is: {}", section.upstream, names.join(", ")));
+            }
+        }
+    }
+    Routes::new(routes)
+}
+
+fn origin_is_sound(origin: &str) -> Result<(), &'static str> {
+    const FORM: &str =
+        "an origin is written https://app.example.com, with a port where it has one and nothing behind; or \"loopback\", or \"*\"";
+    if matches!(origin, "*" | "loopback") {
+        return Ok(());
+    }
+    let uri: http::Uri = origin.parse().map_err(|_| FORM)?;
+    let whole = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());
+    if whole && uri.path_and_query().is_none_or(|path| path == "/") && !origin.ends_with('/') { Ok(()) } else { Err(FORM) }
+}
+
+impl Checked {
+    /// What it amounts to, in a sentence.
+    pub(crate) fn summary(&self) -> String {
+        let count = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+        let who = match self.config.auth.mode {
+            AuthMode::Open => "everybody on this machine".to_owned(),
+            AuthMode::Tokens => count(self.config.token.len(), "token"),
+            AuthMode::Passthrough => "whoever the upstream lets in".to_owned(),
+        };
+        format!(
+            "Listens on {} for {who}; {}, {}.",
+            self.config.server.listen,
+            count(self.config.upstream.len(), "upstream"),
+            count(self.config.route.len(), "route")
+        )
+    }
+}

@@ -1,0 +1,211 @@
+//! Layers: defaults, file, environment and options as TOML, laid over one another and then read once, as one typed whole.
+//!
+//! Every value keeps its place. The layers stand one behind the other in one imaginary text, so that a position in it names
+//! a layer and a line, whatever layer a value came from.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problem::Problem;
+
+/// What the names of environment variables begin with.
+const PREFIX: &str = "INTERLINE__";
+
+/// One source of settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    source: Source,
+    text: String,
+}
+
+/// What a layer is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A file, with lines.
+    File(String),
+    /// An environment variable.
+    Variable(String),
+    /// An option of the command line.
+    Flag(&'static str),
+}
+
+/// Where a value stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    source: Source,
+    line: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Source::File(name) => write!(f, "{name}:{}", self.line),
+            Source::Variable(name) => write!(f, "environment variable {name}"),
+            Source::Flag(name) => write!(f, "option {name}"),
+        }
+    }
+}
+
+impl Layer {
+    /// The text of a config file.
+    pub(crate) fn file(name: impl Into<String>, text: String) -> Self {
+        Self { source: Source::File(name.into()), text }
+    }
+
+    /// An option that stands for the key at `path`.
+    pub(crate) fn flag(name: &'static str, path: &str, value: &str) -> Self {
+        Self { source: Source::Flag(name), text: format!("{path} = {}", toml::Value::from(value)) }
+    }
+
+    /// The variables `INTERLINE__SECTION__KEY`, in the order of their names. A value that reads as TOML is that, anything else is text.
+    pub(crate) fn environment(variables: impl Iterator<Item = (String, String)>) -> Result<Vec<Self>, Problem> {
+        let mut layers = Vec::new();
+        for (name, value) in variables {
+            let Some(keys) = name.strip_prefix(PREFIX) else { continue };
+            let path = keys.to_ascii_lowercase().replace("__", ".");
+            let bare = |key: &str| !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+            if !path.split('.').all(bare) {
+                let place = Place { source: Source::Variable(name), line: 1 };
+                return Err(Problem::at(
+                    Some(place),
+                    String::new(),
+                    "the name is INTERLINE__SECTION__KEY, for example INTERLINE__SERVER__LISTEN",
+                ));
+            }
+            let value = if DeValue::parse(&value).is_ok() { value } else { toml::Value::from(value).to_string() };
+            layers.push(Self { source: Source::Variable(name), text: format!("{path} = {value}") });
+        }
+        layers.sort_by(|a, b| a.source.name().cmp(b.source.name()));
+        Ok(layers)
+    }
+}
+
+impl Source {
+    fn name(&self) -> &str {
+        match self {
+            Self::File(name) | Self::Variable(name) => name,
+            Self::Flag(name) => name,
+        }
+    }
+}
+
+/// Where each key of the merged whole stands.
+#[derive(Debug, Default)]
+pub(crate) struct Places(Vec<Key>);
+
+#[derive(Debug)]
+struct Key {
+    path: String,
+    spans: [Range<usize>; 2],
+    place: Place,
+}
+
+impl Places {
+    /// The place of a key such as `upstream[0].url`; if it is not written anywhere, that of the nearest table around it.
+    pub(crate) fn of(&self, path: &str) -> Option<Place> {
+        let mut path = path;
+        loop {
+            if let Some(key) = self.0.iter().find(|key| key.path == path) {
+                return Some(key.place.clone());
+            }
+            path = path.get(..path.rfind(['.', '['])?)?;
+        }
+    }
+
+    /// The innermost key around a position.
+    fn around(&self, span: &Range<usize>) -> Option<&Key> {
+        let holds = |outer: &&Range<usize>| outer.start <= span.start && span.end <= outer.end;
+        let size = |key: &Key| key.spans.iter().filter(holds).map(ExactSizeIterator::len).min();
+        self.0.iter().filter(|key| size(key).is_some()).min_by_key(|key| (size(key), usize::MAX - key.path.len()))
+    }
+}
+
+/// Reads the layers, later ones over earlier ones.
+pub(crate) fn read<T: DeserializeOwned>(layers: &[Layer]) -> Result<(T, Places), Problem> {
+    let mut starts = Vec::new();
+    let mut texts = Vec::new();
+    let mut end = 0;
+    for layer in layers {
+        starts.push(end);
+        // Blanks in front move every position of the layer behind those of the layers before.
+        texts.push(format!("{}{}\n", " ".repeat(end), layer.text));
+        end = texts.last().map_or(end, String::len);
+    }
+    let locate = |at: usize| {
+        let number = starts.partition_point(|start| *start <= at).saturating_sub(1);
+        let (layer, text, start) = (layers.get(number)?, texts.get(number)?, starts.get(number)?);
+        let before = text.as_bytes().get(*start..at.min(text.len()))?;
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Some(Place { source: layer.source.clone(), line })
+    };
+    let mut merged = DeTable::new();
+    for text in &texts {
+        match DeTable::parse(text) {
+            Ok(table) => lay_over(&mut merged, table.into_inner()),
+            Err(error) => {
+                let place = error.span().and_then(|span| locate(span.start));
+                return Err(Problem::at(place, String::new(), error.message()));
+            }
+        }
+    }
+    let mut places = Places::default();
+    list(&merged, "", &locate, &mut places.0);
+    match T::deserialize(toml::Deserializer::from(Spanned::new(0..end, merged))) {
+        Ok(value) => Ok((value, places)),
+        Err(error) => {
+            let key = error.span().and_then(|span| places.around(&span));
+            let place = key.map(|key| key.place.clone()).or_else(|| locate(error.span()?.start));
+            Err(Problem::at(place, key.map(|key| key.path.clone()).unwrap_or_default(), error.message()).without_secrets())
+        }
+    }
+}
+
+fn lay_over<'i>(lower: &mut DeTable<'i>, upper: DeTable<'i>) {
+    for (key, value) in upper {
+        let below = lower.remove_entry(&key);
+        let span = value.span();
+        let value = match (below, value.into_inner()) {
+            (Some((_, below)), DeValue::Table(above)) => match below.into_inner() {
+                DeValue::Table(mut table) => {
+                    lay_over(&mut table, above);
+                    DeValue::Table(table)
+                }
+                _ => DeValue::Table(above),
+            },
+            (_, value) => value,
+        };
+        lower.insert(key, Spanned::new(span, value));
+    }
+}
+
+fn list(table: &DeTable<'_>, prefix: &str, locate: &impl Fn(usize) -> Option<Place>, keys: &mut Vec<Key>) {
+    for (key, value) in table {
+        let path = if prefix.is_empty() { key.to_string() } else { format!("{prefix}.{key}") };
+        list_value(path, key.span(), value, locate, keys);
+    }
+}
+
+fn list_value(
+    path: String,
+    key: Range<usize>,
+    value: &Spanned<DeValue<'_>>,
+    locate: &impl Fn(usize) -> Option<Place>,
+    keys: &mut Vec<Key>,
+) {
+    match value.get_ref() {
+        DeValue::Table(table) => list(table, &path, locate, keys),
+        DeValue::Array(values) => {
+            for (number, value) in values.iter().enumerate() {
+                list_value(format!("{path}[{number}]"), value.span(), value, locate, keys);
+            }
+        }
+        _ => {}
+    }
+    if let Some(place) = locate(key.start) {
+        keys.push(Key { path, spans: [key, value.span()], place });
+    }
+}

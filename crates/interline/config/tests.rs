@@ -1,0 +1,265 @@
+//! The config's promises: the commented file is the defaults, errors say where, the environment counts, open stays at home.
+
+use super::*;
+
+/// The least that is right.
+const LEAST: &str =
+    "[[upstream]]\nname = \"plane\"\nkind = \"bridge\"\nurl = \"http://127.0.0.1:1\"\n\n[[route]]\ncell = \"*\"\nupstream = \"plane\"\n";
+const FILE: &str = include_str!("../../../config/interline.toml");
+
+fn file(text: &str) -> Layer {
+    Layer::file("interline.toml", text.to_owned())
+}
+
+fn variables(pairs: &[(&str, &str)]) -> Vec<Layer> {
+    Layer::environment(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))).unwrap()
+}
+
+fn refused(text: &str) -> String {
+    from_layers(&[file(text)]).err().map(|problems| problems.to_string()).unwrap_or_default()
+}
+
+fn typed(text: &str) -> Config {
+    layers::read::<Config>(&[file(text)]).unwrap().0
+}
+
+/// The commented examples of the file, uncommented.
+fn with_examples() -> String {
+    let sections = ["[[token]]", "[[upstream]]", "[[route]]"];
+    let mut inside = false;
+    FILE.lines()
+        .map(|line| {
+            let bare = line.strip_prefix("# ").unwrap_or(line);
+            inside = line.starts_with('#') && (inside || sections.contains(&bare));
+            format!("{}\n", if inside { bare } else { line })
+        })
+        .collect()
+}
+
+#[test]
+fn the_commented_file_is_the_defaults_and_holds_every_key() {
+    assert_eq!(typed(FILE), typed(""));
+    let written: toml::Table = FILE.parse().unwrap();
+    let defaults = toml::Table::try_from(Config::default()).unwrap();
+    assert_eq!(written, defaults);
+}
+
+#[test]
+fn every_key_of_the_commented_file_has_a_sentence() {
+    let lines: Vec<&str> = FILE.lines().collect();
+    for pair in lines.windows(2) {
+        let [above, line] = pair else { continue };
+        if line.contains(" = ") && !line.starts_with('#') {
+            assert!(above.starts_with("# ") && above.ends_with('.'), "{line}");
+        }
+    }
+}
+
+#[test]
+fn the_commented_examples_are_right() {
+    let config = typed(&with_examples());
+    assert_eq!((config.token.len(), config.upstream.len(), config.route.len()), (1, 1, 1));
+    assert_eq!(config.upstream[0].provider_id.as_deref(), Some("my-provider"));
+    assert_eq!(config.route[0].model.map["gpt-4o"], "claude-sonnet-4-6");
+}
+
+#[test]
+fn the_least_config_is_open_on_loopback() {
+    let checked = from_layers(&[file(LEAST)]).unwrap();
+    assert!(checked.config.server.listen.ip().is_loopback());
+    assert!(checked.config.sse.on_loopback);
+    assert_eq!(checked.config.sse.origins, ["loopback"]);
+    assert_eq!((checked.targets[0].host.as_str(), checked.targets[0].port), ("127.0.0.1", 1));
+    assert_eq!(checked.summary(), "Listens on 127.0.0.1:9091 for everybody on this machine; 1 upstream, 1 route.");
+}
+
+#[test]
+fn errors_name_file_line_and_key() {
+    let cases = [
+        ("[server]\nlisten = 5\n", "interline.toml:2: server.listen: "),
+        ("[server]\nlisten = \"nowhere\"\n", "interline.toml:2: server.listen: \"nowhere\" is no address"),
+        ("\n[server]\nlissten = \"127.0.0.1:1\"\n", "interline.toml:3: server.lissten: unknown field"),
+        ("[server]\n\n\ndrain_ms = -1\n", "interline.toml:4: server.drain_ms: "),
+        ("[sever]\n", "interline.toml:1: sever: unknown field"),
+        ("[server\n", "interline.toml:1: "),
+        ("a = 1\na = 2\n", "interline.toml:2: "),
+        ("[auth]\nmode = \"opne\"\n", "interline.toml:2: auth.mode: unknown variant `opne`"),
+        ("[[route]]\ncell = \"a\"\nupstream = \"b\"\n\n[[route]]\nupstream = \"b\"\n", "interline.toml:5: route[1]: missing field `cell`"),
+        ("[[upstream]]\nname = \"a\"\nkind = \"clod\"\nurl = \"http://x\"\n", "interline.toml:3: upstream[0].kind: "),
+        ("[sse]\nsub_agents = \"none\"\n", "interline.toml:2: sse.sub_agents: "),
+    ];
+    for (text, expected) in cases {
+        let said = refused(text);
+        assert!(said.starts_with(expected), "{text:?}: {said}");
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    let text = r#"[server]
+listen = "0.0.0.0:9091"
+max_connections = 0
+
+[cors]
+origins = ["https://app.example.com", "app.example.com", "https://app.example.com/"]
+
+[log]
+filter = "info,=["
+
+[[upstream]]
+name = "a"
+kind = "cloud"
+url = "ftp://x"
+
+[[upstream]]
+name = "a"
+kind = "bridge"
+url = "http://127.0.0.1:1"
+mode = "agent"
+
+[[route]]
+cell = "c"
+upstream = "b"
+
+[[route]]
+cell = "c"
+upstream = "a"
+"#;
+    let said = refused(text);
+    let expected = [
+        "interline.toml:2: server.listen: 0.0.0.0:9091 can be reached from outside",
+        "interline.toml:3: server.max_connections: must be more than 0",
+        "interline.toml:14: upstream[0].url: ",
+        "interline.toml:17: upstream[1].name: ",
+        "interline.toml:20: upstream[1].mode: ",
+        "interline.toml:24: route[0].upstream: no [[upstream]] is called \"b\"",
+        "interline.toml:27: route[1].cell: ",
+        "interline.toml:6: cors.origins[1]: ",
+        "interline.toml:6: cors.origins[2]: ",
+        "interline.toml:9: log.filter: ",
+    ];
+    let lines: Vec<&str> = said.lines().collect();
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(expected), "{line}\nexpected {expected}");
+    }
+    assert_eq!(lines.len(), expected.len(), "{said}");
+}
+
+#[test]
+fn nothing_to_serve_is_an_error() {
+    let said = refused("");
+    assert!(said.contains("add an [[upstream]]") && said.contains("add a [[route]]"), "{said}");
+}
+
+#[test]
+fn tokens_are_what_lets_a_server_out_of_the_house() {
+    let outside = format!("[server]\nlisten = \"0.0.0.0:9091\"\n{LEAST}");
+    assert!(refused(&outside).contains("lets everybody in"));
+    let token =
+        |secret: &str| format!("{outside}[auth]\nmode = \"tokens\"\n\n[[token]]\nname = \"web\"\nsecret = {secret}\ncells = [\"*\"]\n");
+    let checked = from_layers(&[file(&token("{ value = \"s\" }"))]).unwrap();
+    assert!(checked.gate.admit(Some("s")).is_ok() && checked.gate.admit(Some("t")).is_err());
+    assert!(!checked.config.sse.on_loopback);
+    assert!(refused(&format!("{outside}[auth]\nmode = \"tokens\"\n")).contains("nobody could come in"));
+    let ignored = format!("{LEAST}[[token]]\nname = \"web\"\nsecret = {{ value = \"s\" }}\ncells = [\"*\"]\n");
+    assert!(refused(&ignored).contains("set [auth] mode = \"tokens\""));
+    for (secret, why) in [
+        ("{ value = \"\" }", "it is empty"),
+        ("{ value = \"  \" }", "it is empty"),
+        ("{ env = \"INTERLINE_TEST_UNSET\" }", "INTERLINE_TEST_UNSET is not set"),
+        ("{ file = \"/nowhere/at/all\" }", "/nowhere/at/all cannot be read"),
+        ("{ hash = \"abc\" }", "sha256:"),
+    ] {
+        let said = refused(&token(secret));
+        let line = token(secret).lines().position(|line| line.starts_with("secret")).unwrap() + 1;
+        assert!(said.starts_with(&format!("interline.toml:{line}: token[0].secret: ")) && said.contains(why), "{secret}: {said}");
+    }
+}
+
+#[test]
+fn a_secret_from_a_file_is_what_stands_between_its_white_space() {
+    let path = std::env::temp_dir().join(format!("interline-secret-{}", std::process::id()));
+    std::fs::write(&path, "s3\n").unwrap();
+    let text = format!(
+        "{LEAST}[auth]\nmode = \"tokens\"\n[[token]]\nname = \"a\"\nsecret = {{ file = {:?} }}\ncells = [\"x\"]\n",
+        path.to_str().unwrap()
+    );
+    let checked = from_layers(&[file(&text)]);
+    std::fs::remove_file(&path).unwrap();
+    assert!(checked.unwrap().gate.admit(Some("s3")).is_ok());
+}
+
+#[test]
+fn a_secret_in_the_wrong_place_is_not_repeated() {
+    for secret in [
+        "\"canary-1\"",
+        "{ value = \"canary-1\", env = \"X\" }",
+        "{ vaule = \"canary-1\" }",
+        "{ value = [\"canary-1\"] }",
+        "[\"canary-1\"]",
+    ] {
+        for (section, key) in [
+            ("[[token]]\nname = \"a\"\ncells = []\n", "secret"),
+            ("[[upstream]]\nname = \"a\"\nkind = \"cloud\"\nurl = \"http://x\"\n", "credential"),
+        ] {
+            let said = refused(&format!("{section}{key} = {secret}\n"));
+            assert!(said.contains(key) && !said.contains("canary"), "{said}");
+        }
+    }
+    let config = typed("[[token]]\nname = \"a\"\ncells = []\nsecret = { value = \"canary-1\" }\n");
+    assert!(!format!("{config:?}").contains("canary"));
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_options_over_both() {
+    let layered = |more: Vec<Layer>| {
+        let mut layers = vec![file(&format!("[server]\nlisten = \"127.0.0.1:1\"\ndrain_ms = 7\n{LEAST}"))];
+        layers.extend(more);
+        from_layers(&layers).unwrap().config
+    };
+    assert_eq!(layered(Vec::new()).server.listen.port(), 1);
+    let mut more = variables(&[
+        ("INTERLINE__SERVER__LISTEN", "localhost:2"),
+        ("INTERLINE__LOG__FORMAT", "json"),
+        ("INTERLINE__LINK__CURSOR", "true"),
+        ("INTERLINE__CORS__ORIGINS", "[\"*\"]"),
+        ("HOME", "/nowhere"),
+    ]);
+    let config = layered(more.clone());
+    assert_eq!((config.server.listen.port(), config.server.drain_ms, config.log.format), (2, 7, LogFormat::Json));
+    assert!(config.link.cursor);
+    assert_eq!(config.cors.origins, ["*"]);
+    more.push(Layer::flag("--listen", "server.listen", "127.0.0.1:3"));
+    assert_eq!(layered(more).server.listen.port(), 3);
+}
+
+#[test]
+fn errors_name_the_variable_or_the_option() {
+    let said = |layers: Vec<Layer>| from_layers(&[vec![file(LEAST)], layers].concat()).err().unwrap().to_string();
+    let cases = [("INTERLINE__SERVER__LISTEN", "nowhere"), ("INTERLINE__SERVER__DRAIN_MS", "soon"), ("INTERLINE__SERVER__LISSTEN", "x")];
+    for (name, value) in cases {
+        let said = said(variables(&[(name, value)]));
+        assert!(said.starts_with(&format!("environment variable {name}: server.")), "{said}");
+    }
+    assert!(said(vec![Layer::flag("--listen", "server.listen", "0.0.0.0:1")]).starts_with("option --listen: server.listen: "));
+    let odd = Layer::environment([("INTERLINE____X".to_owned(), String::new())].into_iter()).err().unwrap().to_string();
+    assert!(odd.starts_with("environment variable INTERLINE____X: "), "{odd}");
+}
+
+#[test]
+fn upstream_credentials_are_fetched_and_checked() {
+    let with = |credential: &str| LEAST.replacen("url =", &format!("credential = {credential}\nurl ="), 1);
+    assert!(from_layers(&[file(&with("{ value = \"s\" }"))]).is_ok());
+    for credential in ["{ value = \"\" }", "{ env = \"INTERLINE_TEST_UNSET\" }", "{ value = \"a\\nb\" }"] {
+        let said = refused(&with(credential));
+        assert!(said.starts_with("interline.toml:4: upstream[0].credential: "), "{said}");
+    }
+}
+
+#[test]
+fn a_token_for_a_cell_that_nothing_serves_is_a_mistake() {
+    let text = LEAST.replace('*', "my-cell")
+        + "[auth]\nmode = \"tokens\"\n[[token]]\nname = \"a\"\nsecret = { value = \"s\" }\ncells = [\"my-cell\", \"my-sell\"]\n";
+    let said = refused(&text);
+    assert!(said.contains("token[0].cells[1]: no [[route]] serves the cell \"my-sell\""), "{said}");
+}

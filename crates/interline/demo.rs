@@ -1,0 +1,142 @@
+//! `interline demo`: a simulated agent server and the proxy in one process, and what to try on them.
+
+use std::error::Error;
+
+use interline_sim::{Options, Simulator};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+use crate::args::Demo;
+use crate::config::{self, Layer};
+use crate::signals::Signals;
+use crate::sim::bind;
+use crate::{logging, page};
+
+/// Serves until a signal.
+pub(crate) async fn run(args: Demo) -> Result<(), Box<dyn Error>> {
+    let agents = bind("127.0.0.1:0").await?;
+    let settings = Layer::file("the demo's own settings", settings(&format!("http://{}", agents.local_addr()?)));
+    let checked = config::from_layers(&[settings, Layer::flag("--listen", "server.listen", &args.listen)])?;
+    logging::start(&checked.config.log);
+    let listener = bind(&checked.config.server.listen.to_string()).await?;
+    let mut signals = Signals::catch()?;
+    let stop = CancellationToken::new();
+    let simulator = Simulator::new(Options::default())?;
+    let simulation = tokio::spawn(simulator.serve(agents, stop.clone()));
+    let app = App::start(checked, listener, page::router())?;
+    print!("{}", guide(&format!("http://{}", app.address())));
+    signals.next().await;
+    signals.end_at_next();
+    app.end().await;
+    stop.cancel();
+    Ok(simulation.await?)
+}
+
+fn settings(simulator: &str) -> String {
+    // In agent mode the cloud plane asks for permissions; the simulator takes any device but the two it has plans for.
+    format!(
+        r#"
+[server]
+drain_ms = 1000
+
+[log]
+filter = "warn"
+
+[[upstream]]
+name = "cloud"
+kind = "cloud"
+url = "{simulator}"
+credential = {{ value = "demo" }}
+mode = "agent"
+environment_id = "11111111-1111-4111-8111-111111111111"
+
+[[upstream]]
+name = "bridge"
+kind = "bridge"
+url = "{simulator}"
+
+[[route]]
+cell = "my-cell"
+upstream = "cloud"
+
+[[route]]
+cell = "bridge-cell"
+upstream = "bridge"
+
+[[route]]
+cell = "*"
+upstream = "cloud"
+"#
+    )
+}
+
+/// What is printed: addresses, and a command to copy for each surface.
+fn guide(base: &str) -> String {
+    format!(
+        r#"Interline demo: the proxy, and a simulated agent server behind it. Ctrl-C ends both.
+
+  {base}/
+  one prompt, live on SSE and Socket.IO side by side, in your browser
+
+A terminal chat, over any surface:
+  interline chat {base}
+  interline chat {base} --surface socketio
+  interline chat {base} --surface native --mode agent
+
+SSE run events with curl (another cell: bridge-cell, the local bridge instead of the cloud plane):
+  curl -N {base}/cells/my-cell/run -H 'Content-Type: application/json' \
+    -d '{{"actor":"me","model":"gpt-4o","messages":[{{"role":"user","content":[{{"type":"text","text":"hello, be quick"}}]}}]}}'
+
+The same run again from its 5th event; the run's id is in the first one:
+  curl -N '{base}/cells/my-cell/runs/RUN_ID/events?from_seq=5'
+
+Socket.IO with Python (pip install python-socketio[client] requests):
+  python3 -c "
+import requests, socketio
+session = requests.post('{base}/api/sessions', json={{'intent': ''}}).json()['session_id']
+io = socketio.Client()
+io.on('turn:patch', lambda p: print(p['data'].get('text_delta') or '', end='', flush=True))
+io.on('chat:end', lambda _: io.disconnect())
+io.connect('{base}', auth={{'token': 'any'}})
+io.emit('chat:send', {{'session_id': session, 'message': 'hello, be quick'}})
+io.wait()"
+
+Socket.IO with Node (npm install socket.io-client, then as an .mjs file):
+  import {{ io }} from "socket.io-client";
+  const made = await fetch("{base}/api/sessions", {{ method: "POST", headers: {{ "Content-Type": "application/json" }}, body: '{{"intent":""}}' }});
+  const {{ session_id }} = await made.json();
+  const socket = io("{base}", {{ auth: {{ token: "any" }} }});
+  socket.on("turn:patch", (patch) => process.stdout.write(patch.data.text_delta ?? ""));
+  socket.on("chat:end", () => socket.close());
+  socket.emit("chat:send", {{ session_id, message: "hello, be quick" }});
+
+The native protocol, for whoever speaks it already:
+  {base}/v1/agent/sessions   the cloud agent plane
+  {base}/v1/code/sessions    the local bridge
+
+For operators: {base}/healthz  {base}/readyz  {base}/metrics
+
+Any sentence is answered by a small scripted agent: with questions and permissions, or without if it says `quick`. `play NAME` plays a
+recorded run: chat-thinking, chat-with-tools, agent-with-permission, agent-with-elicitation, ask, error, multi.
+"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demo_is_a_sound_config_that_stays_on_this_machine() {
+        let layers = |listen| [Layer::file("demo", settings("http://127.0.0.1:1")), Layer::flag("--listen", "server.listen", listen)];
+        assert!(config::from_layers(&layers("127.0.0.1:0")).is_ok());
+        let refused = config::from_layers(&layers("0.0.0.0:9091")).err().unwrap().to_string();
+        assert!(refused.starts_with("option --listen: server.listen: "), "{refused}");
+    }
+
+    #[test]
+    fn the_first_address_of_the_guide_is_where_the_proxy_listens() {
+        let guide = guide("http://127.0.0.1:4711");
+        assert!(guide.split("http://").nth(1).unwrap().starts_with("127.0.0.1:4711/"));
+    }
+}

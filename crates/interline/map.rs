@@ -1,0 +1,242 @@
+//! `interline map`: a recorded native transcript in, one surface's events out. Pure but for its two ends.
+
+use std::io::{self, Read as _, Write};
+use std::path::Path;
+
+use interline_model::{
+    Actor, Answer, AskId, Body, Event, Fact, ForcedEnd, Json, Millis, Part, Principal, Reader as _, Record, RunAccepted, RunId, SessionId,
+    Text, What, Writer,
+};
+use interline_native::{NativeReader, Settings};
+use interline_surface_socketio::SocketWriter;
+use interline_surface_sse::SseWriter;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::args::{Map, MapTo, Mode};
+
+/// When every transcript begins: 2026-01-01T00:00:00Z. Real arrival times are not recorded, and the output has to be the same each time.
+const BEGINNING: Millis = 1_767_225_600_000;
+/// How much later each record is than the one before.
+const STEP: Millis = 1;
+/// The session of every transcript.
+const SESSION: &str = "00000000-0000-4000-8000-000000000001";
+
+/// Why nothing was translated.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MapError {
+    #[error("{0} cannot be read: {1}")]
+    Read(String, #[source] io::Error),
+    #[error("the output cannot be written: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// Translates a file, or standard input, to standard output.
+pub(crate) fn run(args: &Map) -> Result<(), MapError> {
+    let input = read(args.file.as_deref())?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let written = translate(&input, args.to, args.mode, &mut out).and_then(|()| out.flush());
+    match written {
+        // Whoever reads has enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+fn read(file: Option<&Path>) -> Result<String, MapError> {
+    let mut bytes = Vec::new();
+    let (name, done) = match file {
+        Some(path) => (path.display().to_string(), std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes))),
+        None => ("standard input".to_owned(), io::stdin().lock().read_to_end(&mut bytes)),
+    };
+    done.map_err(|error| MapError::Read(name, error))?;
+    // What is no UTF-8 is no frame either; the rest of the file is still worth reading.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Translates a transcript.
+pub(crate) fn translate(input: &str, to: MapTo, mode: Mode, out: &mut dyn Write) -> io::Result<()> {
+    let settings = Settings { chat: mode == Mode::Chat };
+    let runs = split(input, settings);
+    match to {
+        MapTo::Sse => {
+            let writer = SseWriter::new(interline_surface_sse::Options::default());
+            write(&runs, settings, writer, |item| {
+                out.write_all(&item.json())?;
+                out.write_all(b"\n")
+            })
+        }
+        MapTo::Socketio => {
+            let writer = SocketWriter::new(interline_surface_socketio::Options::default());
+            write(&runs, settings, writer, |item| writeln!(out, "{}", item.line()))
+        }
+    }
+}
+
+/// One run of a transcript.
+#[derive(Debug, Default)]
+struct Run {
+    /// What the user said, if that is recorded.
+    input: Option<Vec<Part>>,
+    steps: Vec<Body>,
+    ended: bool,
+}
+
+/// One line of a transcript.
+enum Line {
+    User(Vec<Part>),
+    Body(Body),
+    /// A client's frame that changes nothing here.
+    Silent,
+}
+
+/// Which lines belong to which run. Nothing counts after an end until the user speaks again.
+fn split(input: &str, settings: Settings) -> Vec<Run> {
+    let mut runs = vec![Run::default()];
+    let mut reader = Started::new(settings);
+    for line in input.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let Some(run) = runs.last_mut() else { break };
+        match parse(line) {
+            Line::User(said) if run.ended => {
+                reader = Started::new(settings);
+                runs.push(Run { input: Some(said), ..Run::default() });
+            }
+            Line::User(said) => {
+                run.input.get_or_insert(said);
+            }
+            Line::Body(body) if !run.ended => {
+                run.ended = reader.ends(&body);
+                run.steps.push(body);
+            }
+            Line::Body(_) | Line::Silent => {}
+        }
+    }
+    runs
+}
+
+/// A reader that has seen a run begin, to find out where it ends.
+struct Started {
+    reader: NativeReader,
+    events: Vec<Event>,
+}
+
+impl Started {
+    fn new(settings: Settings) -> Self {
+        let mut started = Self { reader: NativeReader::new(settings), events: Vec::new() };
+        started.ends(&accepted(1, Vec::new()));
+        started
+    }
+
+    fn ends(&mut self, body: &Body) -> bool {
+        self.events.clear();
+        self.reader.read(&Record { at: BEGINNING, body: body.clone() }, &mut self.events);
+        self.events.iter().any(|event| matches!(event.what, What::RunEnded(_)))
+    }
+}
+
+/// Writes the runs one after another, as one session.
+fn write<W: Writer>(runs: &[Run], settings: Settings, mut writer: W, mut put: impl FnMut(&W::Item) -> io::Result<()>) -> io::Result<()> {
+    let (mut events, mut items) = (Vec::new(), Vec::new());
+    let mut at = BEGINNING;
+    for (number, run) in (1_u128..).zip(runs) {
+        let mut reader = NativeReader::new(settings);
+        let stopped = run.steps.iter().any(|body| matches!(body, Body::Fact(Fact::StopRequested { .. })));
+        let end = if stopped { ForcedEnd::StopGraceOver } else { ForcedEnd::UpstreamGone };
+        let end = (!run.ended).then_some(Body::Fact(Fact::EndForced(end)));
+        let begin = accepted(number, run.input.clone().unwrap_or_default());
+        for body in [begin].into_iter().chain(run.steps.iter().cloned()).chain(end) {
+            let record = Record { at, body };
+            at = at.saturating_add(STEP);
+            events.clear();
+            reader.read(&record, &mut events);
+            writer.write(&record, &events, &mut items);
+            for item in items.drain(..) {
+                put(&item)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn accepted(number: u128, input: Vec<Part>) -> Body {
+    Body::Fact(Fact::RunAccepted(Box::new(RunAccepted {
+        run: RunId::from_u128(number),
+        session: SessionId::from(SESSION),
+        model: Text::from_static("default"),
+        input,
+        by: client(),
+        headless: false,
+    })))
+}
+
+fn client() -> Actor {
+    Actor { principal: Principal::from("anonymous"), surface: Text::from_static("interline") }
+}
+
+/// A line in the form that says who sent it.
+#[derive(Deserialize)]
+struct Directed<'a> {
+    dir: &'a str,
+    #[serde(borrow)]
+    frame: &'a RawValue,
+}
+
+fn parse(line: &str) -> Line {
+    match serde_json::from_str::<Directed<'_>>(line) {
+        Ok(Directed { dir: "out", frame }) => Line::Body(Body::Frame(Text::from(frame.get()))),
+        Ok(Directed { frame, .. }) => serde_json::from_str(frame.get()).map_or(Line::Silent, |frame: Value| from_client(&frame)),
+        Err(_) => Line::Body(Body::Frame(Text::from(line))),
+    }
+}
+
+/// What a recorded frame of the client did.
+fn from_client(frame: &Value) -> Line {
+    let text = |value: &Value| value.as_str().map(Text::from);
+    match frame["type"].as_str() {
+        Some("user") => Line::User(parts(&frame["message"]["content"])),
+        Some("control_cancel_request") => stop(),
+        Some("control_request") if frame["request"]["subtype"] == "interrupt" => stop(),
+        Some("control_response") => {
+            let response = &frame["response"];
+            let Some(ask) = text(&response["request_id"]) else { return Line::Silent };
+            let answer = match &response["response"] {
+                Value::Object(_) => Answer::Native(Json::from_value(&response["response"])),
+                _ => Answer::Deny { message: text(&response["error"]).unwrap_or_default() },
+            };
+            Line::Body(Body::Fact(Fact::AskAnswered { ask: AskId::from(ask), answer, by: client() }))
+        }
+        _ => Line::Silent,
+    }
+}
+
+fn stop() -> Line {
+    Line::Body(Body::Fact(Fact::StopRequested { by: client() }))
+}
+
+/// The user's words and pictures: a string, or content blocks.
+fn parts(content: &Value) -> Vec<Part> {
+    let text = |value: &Value| value.as_str().map(Text::from);
+    match content {
+        Value::String(said) => vec![Part::Text(Text::from(said.as_str()))],
+        Value::Array(blocks) => blocks
+            .iter()
+            .filter_map(|block| match block["type"].as_str()? {
+                "text" => Some(Part::Text(text(&block["text"])?)),
+                "image" => {
+                    let source = &block["source"];
+                    let url = match (source["media_type"].as_str(), source["data"].as_str()) {
+                        (Some(kind), Some(data)) => Text::from(format!("data:{kind};base64,{data}")),
+                        _ => text(&source["url"])?,
+                    };
+                    Some(Part::Image { url })
+                }
+                _ => None,
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,41 @@
+//! `interline serve`: the proxy, as configured.
+
+use std::error::Error;
+
+use axum::Router;
+use axum::routing::get;
+
+use crate::app::App;
+use crate::args::Serve;
+use crate::config::{self, Layer};
+use crate::logging;
+use crate::signals::Signals;
+use crate::sim::bind;
+
+/// What `/` says: somebody who finds this by its address should learn what it is.
+const WHAT: &str =
+    concat!("Interline ", env!("CARGO_PKG_VERSION"), ": AI-agent sessions as SSE run events, Socket.IO turns and the native protocol.\n");
+
+/// Serves until a signal.
+pub(crate) async fn run(args: Serve) -> Result<(), Box<dyn Error>> {
+    let flags = args.listen.iter().map(|listen| Layer::flag("--listen", "server.listen", listen)).collect();
+    let checked = config::load(&args.config, flags)?;
+    logging::start(&checked.config.log);
+    let listener = bind(&checked.config.server.listen.to_string()).await?;
+    let base = format!("http://{}", listener.local_addr()?);
+    let mut signals = Signals::catch()?;
+    let cells: Vec<String> = checked.routes.iter().map(|route| format!("{} ({})", route.cell, route.upstream.name())).collect();
+    let app = App::start(checked, listener, Router::new().route("/", get(async || WHAT)))?;
+    println!("Interline {} at {base}", env!("CARGO_PKG_VERSION"));
+    println!("  SSE        POST {base}/cells/CELL/run");
+    println!("  Socket.IO  {base} (path /socket.io/, REST under /api)");
+    println!("  native     {base}/v1/agent/sessions and {base}/v1/code/sessions");
+    println!("  operators  {base}/healthz  {base}/readyz  {base}/metrics");
+    println!("  cells      {}", cells.join(", "));
+    tracing::info!(address = %app.address(), "serving");
+    let signal = signals.next().await;
+    tracing::info!(signal, "told to end; a second signal ends at once");
+    signals.end_at_next();
+    app.end().await;
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! What the program itself counts, and the text that `/metrics` shows.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// The counters of the server, and the registry of everybody's.
+pub(crate) struct Telemetry {
+    registry: Mutex<Registry>,
+    open: Gauge<i64, AtomicI64>,
+    accepted: Counter<u64, AtomicU64>,
+    refused: Counter<u64, AtomicU64>,
+    panics: Counter<u64, AtomicU64>,
+}
+
+impl Telemetry {
+    pub(crate) fn new() -> Self {
+        let telemetry = Self {
+            registry: Mutex::new(Registry::default()),
+            open: Gauge::default(),
+            accepted: Counter::default(),
+            refused: Counter::default(),
+            panics: Counter::default(),
+        };
+        telemetry.register(|registry| {
+            let build: Family<Vec<(&'static str, &'static str)>, Gauge> = Family::default();
+            build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION"))]).set(1);
+            registry.register("interline_build_info", "The program, always 1", build);
+            registry.register("interline_connections_open", "Connections of clients now", telemetry.open.clone());
+            registry.register("interline_connections", "Connections accepted", telemetry.accepted.clone());
+            registry.register("interline_connections_refused", "Connections refused: server.max_connections", telemetry.refused.clone());
+            registry.register("interline_panics", "Requests that ended in a panic", telemetry.panics.clone());
+        });
+        telemetry
+    }
+
+    /// Lets a part of the program add its own metrics.
+    pub(crate) fn register(&self, add: impl FnOnce(&mut Registry)) {
+        add(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Counts a connection as open for as long as the guard lives.
+    pub(crate) fn connection(&self) -> OpenConnection {
+        self.accepted.inc();
+        self.open.inc();
+        OpenConnection(self.open.clone())
+    }
+
+    pub(crate) fn connection_refused(&self) {
+        self.refused.inc();
+    }
+
+    pub(crate) fn panicked(&self) {
+        self.panics.inc();
+    }
+
+    /// Everything in the text format of OpenMetrics.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing into a string cannot fail.
+        let _ = encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner));
+        text
+    }
+}
+
+/// A connection that is counted as open.
+pub(crate) struct OpenConnection(Gauge<i64, AtomicI64>);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
