@@ -312,12 +312,8 @@ impl CloudRun<'_> {
                 biased;
                 () = over.cancelled() => {
                     // Ended by ourselves: the server may not know yet.
-                    self.outbox.take_all(port);
                     self.outbox.stop();
-                    if socket.send(&mut self.outbox).await.is_ok() {
-                        self.leave(socket, port).await;
-                    }
-                    return Ended::Over;
+                    return self.end(Ended::Over, socket, port).await;
                 }
                 command = port.command() => {
                     self.outbox.take(command);
@@ -326,43 +322,52 @@ impl CloudRun<'_> {
                 }
                 incoming = socket.receive() => incoming,
             };
-            let mut incoming = Some(incoming);
+            if let Some(end) = self.take(incoming, port) {
+                return self.end(end, socket, port).await;
+            }
+            // What came with it.
             for _ in 0..BATCH {
-                let Some(next) = incoming else { break };
-                let text = match next {
-                    Incoming::Frame(text) => text,
-                    end => return Ended::Lost(end),
-                };
-                if let Some(url) = desynced(&text) {
-                    return Ended::Desynced(url);
+                let Some(incoming) = socket.received() else { break };
+                if let Some(end) = self.take(incoming, port) {
+                    return self.end(end, socket, port).await;
                 }
-                let is_new = self.lineup.admit(&text);
-                if std::mem::take(&mut self.rejoined) && is_new {
-                    // Nothing on the wire tells whether there was something to replay (§3.3).
-                    tracing::warn!(
-                        upstream = self.server.name(), session = %self.session,
-                        "the stream goes on without a replay: frames of the meantime may be missing"
-                    );
-                }
-                if is_new {
-                    self.backoff.reset();
-                    if port.deliver(text) == Flow::Over {
-                        if !self.outbox_is_done(port) {
-                            let _ = socket.send(&mut self.outbox).await;
-                        }
-                        self.leave(socket, port).await;
-                        return Ended::Over;
-                    }
-                }
-                incoming = socket.received();
             }
         }
     }
 
-    /// Whether nothing is left to be said once the run is over.
-    fn outbox_is_done(&mut self, port: &mut RunPort) -> bool {
-        self.outbox.take_all(port);
-        self.outbox.is_empty()
+    /// Takes what came in; what comes out ends the connection.
+    fn take(&mut self, incoming: Incoming, port: &RunPort) -> Option<Ended> {
+        let text = match incoming {
+            Incoming::Frame(text) => text,
+            end => return Some(Ended::Lost(end)),
+        };
+        if let Some(url) = desynced(&text) {
+            return Some(Ended::Desynced(url));
+        }
+        let is_new = self.lineup.admit(&text);
+        if std::mem::take(&mut self.rejoined) && is_new {
+            // Nothing on the wire tells whether there was something to replay (§3.3).
+            tracing::warn!(
+                upstream = self.server.name(), session = %self.session,
+                "the stream goes on without a replay: frames of the meantime may be missing"
+            );
+        }
+        if !is_new {
+            return None;
+        }
+        self.backoff.reset();
+        (port.deliver(text) == Flow::Over).then_some(Ended::Over)
+    }
+
+    /// Ends a connection: if the run is over, what is left is sent, and the socket closed.
+    async fn end(&mut self, end: Ended, mut socket: Socket, port: &mut RunPort) -> Ended {
+        if matches!(end, Ended::Over) {
+            self.outbox.take_all(port);
+            if socket.send(&mut self.outbox).await.is_ok() {
+                self.leave(socket, port).await;
+            }
+        }
+        end
     }
 
     /// Stays a moment for what the server still says, which is counted, and closes: the server never does (§3.2).

@@ -1,0 +1,9 @@
+//! The links through a real hub and over real sockets, against the simulator and against servers that do worse than it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should say where")]
+
+mod breaks;
+mod bridge;
+mod cloud;
+mod rude;
+mod world;
