@@ -28,7 +28,7 @@ impl Upstream for Scripted {
     }
 
     fn open(&self, _: &SessionSeed) -> Arc<dyn Link> {
-        Arc::new(Scripted)
+        Arc::new(Self)
     }
 }
 

@@ -114,6 +114,7 @@ impl CloudLink {
             outbox: Outbox::new(server.name(), stop, server.link.cloud_max_outbound, &server.link),
             backoff,
             cursor: server.link.cursor,
+            numbered: false,
             connections: 0,
             rejoined: false,
             lost: false,
@@ -205,6 +206,8 @@ struct CloudRun<'a> {
     backoff: Backoff,
     /// Whether to say how many frames came so far when reconnecting.
     cursor: bool,
+    /// The connection was asked to begin behind a number.
+    numbered: bool,
     connections: u64,
     /// No frame has come yet on a connection that is not the first.
     rejoined: bool,
@@ -234,7 +237,7 @@ impl CloudRun<'_> {
                     let since = Instant::now();
                     match self.follow(socket, port).await {
                         Ended::Over => return Ok(()),
-                        Ended::Desynced(_) if self.cursor => {
+                        Ended::Desynced(_) if self.numbered => {
                             // Its numbers are not ours (§3.3); without one, servers that know them begin at the beginning.
                             tracing::info!(upstream = self.server.name(), session = %self.session, "the count of frames is no cursor here");
                             self.cursor = false;
@@ -285,7 +288,8 @@ impl CloudRun<'_> {
     async fn connect(&mut self) -> Result<Socket, DialError> {
         let count = self.lineup.seen().to_string();
         let mut query = vec![("session_token", self.token.secret.expose())];
-        if self.cursor && self.lineup.seen() > 0 {
+        self.numbered = self.cursor && self.lineup.seen() > 0;
+        if self.numbered {
             // The n-th frame of a session has at least the number n wherever frames are numbered: nothing is skipped.
             query.push(("since_seq", &count));
         }

@@ -117,7 +117,7 @@ impl Default for LinkConfig {
             backoff_max_ms: 30_000,
             attempts: 8,
             token_refresh_ms: 300_000,
-            cursor: false,
+            cursor: true,
             result_fetch: true,
             linger_ms: 250,
             sentinel_wait_ms: 60_000,

@@ -49,10 +49,11 @@ async fn what_was_sent_meanwhile_is_had_wherever_the_server_keeps_it() {
     }
 }
 
-/// Not what anybody wants, and what the default comes to on such a server: it is logged, and `cursor = true` mends it.
+/// Why the cursor is on unless somebody switches it off: then the gap is logged, and lost.
 #[tokio::test]
 async fn without_the_cursor_a_server_that_only_streams_live_keeps_the_gap_to_itself() {
-    let world = World::new(sim(Voice::Documented), Kind::Cloud, Mode::Chat, fast()).await;
+    let link = LinkConfig { cursor: false, ..fast() };
+    let world = World::new(sim(Voice::Documented), Kind::Cloud, Mode::Chat, link).await;
     let lines = world.start("fault gap 6").lines().await;
     let expected: String = (0..6).chain(11..21).map(counted_text).collect();
     assert_eq!(text_of(&lines), expected);
