@@ -114,3 +114,58 @@ fn body(status: StatusCode, text: String) -> Response {
     let kind = HeaderValue::from_static("application/json; charset=utf-8");
     (status, [(header::CONTENT_TYPE, kind)], text).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use http::Request;
+    use http_body_util::BodyExt as _;
+    use interline_hub::{AskConfig, Gate, Routes, RunConfig};
+    use tower::ServiceExt as _;
+
+    async fn get(router: &Router, path: &str) -> (StatusCode, String) {
+        let response = router.clone().oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
+        let status = response.status();
+        (status, String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
+    }
+
+    fn stand(port: u16) -> (Router, Arc<Hub>) {
+        let (run, ask) = (RunConfig::default(), AskConfig::default());
+        let hub = Arc::new(Hub::new(Gate::Open, Routes::default(), run, ask, Arc::new(interline_journal::Memory::default())));
+        let target = Target { name: "plane".to_owned(), host: "127.0.0.1".to_owned(), port };
+        (router(hub.clone(), Arc::new(Telemetry::new()), vec![target]), hub)
+    }
+
+    #[tokio::test]
+    async fn ready_means_that_upstreams_can_be_dialled_and_runs_are_taken() {
+        let upstream = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = upstream.local_addr().unwrap().port();
+        let (router, hub) = stand(port);
+        assert_eq!(get(&router, "/readyz").await, (StatusCode::OK, r#"{"status":"ok"}"#.to_owned()));
+        hub.shutdown(Duration::ZERO).await;
+        assert_eq!(get(&router, "/readyz").await, (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"draining"}"#.to_owned()));
+        assert_eq!(get(&router, "/healthz").await.0, StatusCode::OK);
+        drop(upstream);
+        let (status, said) = get(&stand(port).0, "/readyz").await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(said.contains("plane"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn an_upstream_is_not_dialled_for_every_probe() {
+        let upstream = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (router, _) = stand(upstream.local_addr().unwrap().port());
+        for _ in 0..20 {
+            assert_eq!(get(&router, "/readyz").await.0, StatusCode::OK);
+        }
+        upstream.accept().await.unwrap();
+        assert!(timeout(Duration::from_millis(200), upstream.accept()).await.is_err());
+    }
+
+    #[test]
+    fn errors_are_json_whatever_they_quote() {
+        let body = error_body("a \"quote\"\n", "not_found");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&body).unwrap()["error"], "a \"quote\"\n");
+    }
+}

@@ -59,7 +59,10 @@ impl App {
 
     /// No new runs; those that go on may finish; then every connection is told to close, and all are waited for.
     pub(crate) async fn end(self) {
-        tracing::info!(drain_ms = self.drain.as_millis(), "ending: no new runs, those that go on may finish");
+        tracing::info!(
+            drain_ms = u64::try_from(self.drain.as_millis()).unwrap_or(u64::MAX),
+            "ending: no new runs, those that go on may finish"
+        );
         self.hub.shutdown(self.drain).await;
         if timeout(GOODBYE, self.server).await.is_err() {
             tracing::warn!("some connections did not close in time and are cut");
@@ -84,7 +87,11 @@ fn layered(router: Router, telemetry: Arc<Telemetry>) -> Router {
                 )
                 .on_request(())
                 .on_response(|response: &http::Response<_>, latency: Duration, _: &Span| {
-                    tracing::debug!(status = response.status().as_u16(), ms = latency.as_millis(), "answered");
+                    tracing::debug!(
+                        status = response.status().as_u16(),
+                        ms = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX),
+                        "answered"
+                    );
                 })
                 .on_body_chunk(())
                 .on_eos(())

@@ -184,11 +184,8 @@ impl Talker {
         match what {
             What::AskRaised(ask) => match self.automatic {
                 Some(answer) => {
-                    self.screen.line(&format!(
-                        "{}: {}",
-                        screen::harmless(&Asking::new(ask.clone()).title()),
-                        if answer == AutoAnswer::Allow { "allowed" } else { "denied" }
-                    ));
+                    let verdict = if answer == AutoAnswer::Allow { "allowed" } else { "denied" };
+                    self.screen.line(&format!("{} — {verdict}", screen::harmless(&Asking::new(ask.clone()).title())));
                     let answer = asking::automatic(&ask, answer);
                     let _ = self.ends.says.send(Say::Answer(ask, answer));
                 }

@@ -14,7 +14,7 @@ pub(crate) fn start(config: &LogConfig) {
         LogFormat::Text => {
             lines.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).with_target(false).try_init()
         }
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).try_init(),
     };
 }
 

@@ -42,9 +42,13 @@ fn main() -> ExitCode {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match run(Args::parse().command) {
         Ok(code) => code,
+        Err(error) if error.is::<config::Problems>() => {
+            eprintln!("interline: the config is not right\n{error}");
+            ExitCode::from(USAGE)
+        }
         Err(error) => {
             report(&*error);
-            if error.is::<config::Problems>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+            ExitCode::FAILURE
         }
     }
 }

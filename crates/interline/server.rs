@@ -190,3 +190,6 @@ async fn refuse(mut stream: TcpStream) {
     })
     .await;
 }
+
+#[cfg(test)]
+mod tests;

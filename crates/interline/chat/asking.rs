@@ -66,15 +66,16 @@ impl Asking {
     pub(crate) fn title(&self) -> String {
         let ask = &self.ask;
         let input: String = ask.input.as_str().chars().take(SHOWN).collect();
-        let message = ask.message.as_deref().map(|message| format!(" ({message})")).unwrap_or_default();
+        let message = ask.message.as_deref().unwrap_or_default();
+        let reason = if message.is_empty() { String::new() } else { format!(" ({message})") };
         match ask.kind {
-            AskKind::Permission if ask.input.is_empty_object() => format!("May {} run?{message}", ask.tool_name),
-            AskKind::Permission => format!("May {} run?{message}\n  {input}", ask.tool_name),
-            AskKind::Question => "The agent asks:".to_owned(),
-            AskKind::Form => format!("{} wants to know:{message}", ask.tool_name),
+            AskKind::Permission if ask.input.is_empty_object() => format!("May {} run?{reason}", ask.tool_name),
+            AskKind::Permission => format!("May {} run?{reason}\n  {input}", ask.tool_name),
+            AskKind::Question => "The agent asks".to_owned(),
+            AskKind::Form => format!("{} asks: {message}", ask.tool_name),
             AskKind::Link => {
                 let url = ask.input.to_value();
-                format!("{} sends you to a page:{message}\n  {}", ask.tool_name, url["url"].as_str().unwrap_or(&input))
+                format!("{} sends you to a page: {message}\n  {}", ask.tool_name, url["url"].as_str().unwrap_or(&input))
             }
         }
     }

@@ -37,12 +37,14 @@ pub(crate) enum Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     source: Source,
+    /// From 1; 0 is the file as a whole.
     line: usize,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
+            Source::File(name) if self.line == 0 => f.write_str(name),
             Source::File(name) => write!(f, "{name}:{}", self.line),
             Source::Variable(name) => write!(f, "environment variable {name}"),
             Source::Flag(name) => write!(f, "option {name}"),
@@ -95,7 +97,11 @@ impl Source {
 
 /// Where each key of the merged whole stands.
 #[derive(Debug, Default)]
-pub(crate) struct Places(Vec<Key>);
+pub(crate) struct Places {
+    keys: Vec<Key>,
+    /// The file, for what is written nowhere.
+    file: Option<Place>,
+}
 
 #[derive(Debug)]
 struct Key {
@@ -109,10 +115,13 @@ impl Places {
     pub(crate) fn of(&self, path: &str) -> Option<Place> {
         let mut path = path;
         loop {
-            if let Some(key) = self.0.iter().find(|key| key.path == path) {
+            if let Some(key) = self.keys.iter().find(|key| key.path == path) {
                 return Some(key.place.clone());
             }
-            path = path.get(..path.rfind(['.', '['])?)?;
+            match path.rfind(['.', '[']).and_then(|end| path.get(..end)) {
+                Some(around) => path = around,
+                None => return self.file.clone(),
+            }
         }
     }
 
@@ -120,7 +129,7 @@ impl Places {
     fn around(&self, span: &Range<usize>) -> Option<&Key> {
         let holds = |outer: &&Range<usize>| outer.start <= span.start && span.end <= outer.end;
         let size = |key: &Key| key.spans.iter().filter(holds).map(ExactSizeIterator::len).min();
-        self.0.iter().filter(|key| size(key).is_some()).min_by_key(|key| (size(key), usize::MAX - key.path.len()))
+        self.keys.iter().filter(|key| size(key).is_some()).min_by_key(|key| (size(key), usize::MAX - key.path.len()))
     }
 }
 
@@ -152,8 +161,9 @@ pub(crate) fn read<T: DeserializeOwned>(layers: &[Layer]) -> Result<(T, Places),
             }
         }
     }
-    let mut places = Places::default();
-    list(&merged, "", &locate, &mut places.0);
+    let file = layers.iter().find(|layer| matches!(layer.source, Source::File(_)));
+    let mut places = Places { keys: Vec::new(), file: file.map(|layer| Place { source: layer.source.clone(), line: 0 }) };
+    list(&merged, "", &locate, &mut places.keys);
     match T::deserialize(toml::Deserializer::from(Spanned::new(0..end, merged))) {
         Ok(value) => Ok((value, places)),
         Err(error) => {

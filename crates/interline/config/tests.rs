@@ -148,7 +148,10 @@ upstream = "a"
 #[test]
 fn nothing_to_serve_is_an_error() {
     let said = refused("");
-    assert!(said.contains("add an [[upstream]]") && said.contains("add a [[route]]"), "{said}");
+    assert!(
+        said.starts_with("interline.toml: upstream: there is no agent server: add an [[upstream]]") && said.contains("add a [[route]]"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -1,0 +1,115 @@
+//! The bounds of connections, over real sockets.
+
+use axum::routing::get;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::*;
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+
+struct Stand {
+    address: SocketAddr,
+    telemetry: Arc<Telemetry>,
+    closing: CancellationToken,
+    server: JoinHandle<()>,
+}
+
+async fn stand(config: ServerConfig) -> Stand {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, telemetry, closing) = (listener.local_addr().unwrap(), Arc::new(Telemetry::new()), CancellationToken::new());
+    let endless = || async { axum::body::Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, io::Error>>()) };
+    let router = Router::new().route("/", get(async || "hello")).route("/endless", get(endless));
+    let server = tokio::spawn(serve(listener, router, config, telemetry.clone(), closing.clone()));
+    Stand { address, telemetry, closing, server }
+}
+
+fn short() -> ServerConfig {
+    ServerConfig { header_read_timeout_ms: 200, ..ServerConfig::default() }
+}
+
+async fn answer(stream: &mut TcpStream) -> String {
+    let mut buffer = vec![0; 4096];
+    let length = stream.read(&mut buffer).await.unwrap();
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+/// How long until the server has closed the connection.
+async fn closed(stream: &mut TcpStream) -> Duration {
+    let begun = Instant::now();
+    let mut rest = Vec::new();
+    let _ = timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await.expect("it is closed");
+    begun.elapsed()
+}
+
+#[tokio::test]
+async fn who_says_nothing_or_speaks_too_slowly_is_cut() {
+    let stand = stand(short()).await;
+    for said in [&b""[..], b"P", b"GET / HTTP/1.1\r\nHos", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut stream = TcpStream::connect(stand.address).await.unwrap();
+        stream.write_all(said).await.unwrap();
+        let took = closed(&mut stream).await;
+        assert!(took >= Duration::from_millis(150) && took < Duration::from_secs(2), "{took:?} after {said:?}");
+    }
+    // And who is done with its requests does not stay for ever, either.
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    stream.write_all(REQUEST).await.unwrap();
+    assert!(answer(&mut stream).await.ends_with("hello"));
+    assert!(closed(&mut stream).await < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_stream_outlives_the_time_for_headers() {
+    let stand = stand(short()).await;
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    stream.write_all(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200"));
+    let more = timeout(Duration::from_millis(700), stream.read(&mut [0; 16])).await;
+    assert!(more.is_err(), "{more:?}");
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_told_so() {
+    let stand = stand(ServerConfig { max_connections: 1, ..ServerConfig::default() }).await;
+    let mut first = TcpStream::connect(stand.address).await.unwrap();
+    first.write_all(REQUEST).await.unwrap();
+    assert!(answer(&mut first).await.ends_with("hello"));
+    let mut second = TcpStream::connect(stand.address).await.unwrap();
+    let refusal = answer(&mut second).await;
+    let body = refusal.split("\r\n\r\n").nth(1).unwrap();
+    assert!(refusal.starts_with("HTTP/1.1 503") && refusal.contains(&format!("Content-Length: {}\r\n", body.len())), "{refusal}");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(body).unwrap()["kind"], "too_many_connections");
+    drop(first);
+    for _ in 0..100 {
+        if stand.telemetry.text().contains("interline_connections_open 0") {
+            break;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    let mut third = TcpStream::connect(stand.address).await.unwrap();
+    third.write_all(REQUEST).await.unwrap();
+    assert!(answer(&mut third).await.ends_with("hello"));
+    assert!(stand.telemetry.text().contains("interline_connections_refused_total 1"));
+}
+
+#[tokio::test]
+async fn headers_have_a_bound() {
+    let stand = stand(ServerConfig { max_header_bytes: 8192, ..ServerConfig::default() }).await;
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nX: ").await.unwrap();
+    let _ = stream.write_all(&[b'a'; 20_000]).await;
+    assert!(answer(&mut stream).await.starts_with("HTTP/1.1 431"));
+}
+
+#[tokio::test]
+async fn idle_connections_end_when_told_to_and_nobody_new_comes_in() {
+    let stand = stand(ServerConfig::default()).await;
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    stream.write_all(REQUEST).await.unwrap();
+    assert!(answer(&mut stream).await.ends_with("hello"));
+    stand.closing.cancel();
+    assert!(closed(&mut stream).await < Duration::from_secs(1));
+    timeout(Duration::from_secs(1), stand.server).await.expect("the server is done").unwrap();
+    assert!(TcpStream::connect(stand.address).await.is_err());
+}
