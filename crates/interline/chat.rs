@@ -257,3 +257,6 @@ impl Talker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

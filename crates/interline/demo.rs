@@ -32,7 +32,7 @@ pub(crate) async fn run(args: Demo) -> Result<(), Box<dyn Error>> {
     Ok(simulation.await?)
 }
 
-fn settings(simulator: &str) -> String {
+pub(crate) fn settings(simulator: &str) -> String {
     // In agent mode the cloud plane asks for permissions; the simulator takes any device but the two it has plans for.
     format!(
         r#"

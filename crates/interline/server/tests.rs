@@ -20,7 +20,11 @@ async fn stand(config: ServerConfig) -> Stand {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, telemetry, closing) = (listener.local_addr().unwrap(), Arc::new(Telemetry::new()), CancellationToken::new());
     let endless = || async { axum::body::Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, io::Error>>()) };
-    let router = Router::new().route("/", get(async || "hello")).route("/endless", get(endless));
+    let flood = || async {
+        let chunk = bytes::Bytes::from_static(&[b'x'; 65_536]);
+        axum::body::Body::from_stream(futures_util::stream::repeat_with(move || Ok::<_, io::Error>(chunk.clone())))
+    };
+    let router = Router::new().route("/", get(async || "hello")).route("/endless", get(endless)).route("/flood", get(flood));
     let server = tokio::spawn(serve(listener, router, config, telemetry.clone(), closing.clone()));
     Stand { address, telemetry, closing, server }
 }
@@ -112,4 +116,20 @@ async fn idle_connections_end_when_told_to_and_nobody_new_comes_in() {
     assert!(closed(&mut stream).await < Duration::from_secs(1));
     timeout(Duration::from_secs(1), stand.server).await.expect("the server is done").unwrap();
     assert!(TcpStream::connect(stand.address).await.is_err());
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn who_does_not_read_is_cut() {
+    let stand = stand(ServerConfig { tcp_user_timeout_ms: 1000, ..ServerConfig::default() }).await;
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    stream.write_all(b"GET /flood HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let begun = Instant::now();
+    sleep(Duration::from_millis(200)).await;
+    assert!(stand.telemetry.text().contains("interline_connections_open 1"));
+    while stand.telemetry.text().contains("interline_connections_open 1") {
+        assert!(begun.elapsed() < Duration::from_secs(10), "still connected");
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(begun.elapsed() > Duration::from_millis(900), "a short pause is no reason");
 }
