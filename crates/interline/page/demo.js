@@ -60,12 +60,23 @@ class Column {
     this.find(".count").textContent = `${this.events} events`;
   }
 
-  answer(text) {
-    this.find(".answer").textContent = text;
+  /** The answer so far, a text for each turn. */
+  answer(texts) {
+    const answer = this.find(".answer");
+    for (const [number, text] of texts.entries()) {
+      const turn = answer.children[number] ?? answer.appendChild(element("div"));
+      if (text.startsWith(turn.textContent)) turn.append(text.slice(turn.textContent.length));
+      else turn.textContent = text;
+    }
+  }
+
+  beginTurn() {
+    if (this.find(".answer").lastChild?.textContent !== "") this.find(".answer").append(element("div"));
   }
 
   append(text) {
-    this.find(".answer").append(text);
+    if (this.find(".answer").lastChild === null) this.beginTurn();
+    this.find(".answer").lastChild.append(text);
   }
 
   reasoning(text) {
@@ -198,6 +209,9 @@ function seeEvent(event) {
     case "run_start":
       run.id = event.run_id;
       byId("ids").textContent = `session ${event.session_id}, run ${event.run_id}`;
+      break;
+    case "turn_start":
+      sse.beginTurn();
       break;
     case "stream_delta":
       sse.append(event.content);
@@ -364,7 +378,7 @@ const STATUS = { pending: "running", awaiting_answer: "waiting", done: "done", e
 
 function showTurns() {
   const mine = [...turns.values()].filter((turn) => turn.mine);
-  socketio.answer(mine.map((turn) => turn.text).join(""));
+  socketio.answer(mine.map((turn) => turn.text));
   socketio.reasoning(mine.map((turn) => turn.thinking).filter(Boolean).join("\n"));
   for (const call of calls()) {
     if (call.status === "awaiting_answer" && call.tool_name.includes("AskUserQuestion")) {
