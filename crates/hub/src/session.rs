@@ -294,14 +294,17 @@ impl Session {
     /// The session as one surface shows it. `key` tells apart projections of the same writer with different options. The first caller
     /// has it built from the log; from then on it is fed live.
     pub fn projection<W: Writer>(&self, key: &str, writer: impl FnOnce() -> W) -> Arc<Projection<W>> {
-        let mut state = self.state();
         let key = (TypeId::of::<W>(), key.to_owned());
-        if let Some(feed) = state.feeds.get(&key)
-            && let Ok(projection) = feed.clone().into_any().downcast::<Projection<W>>()
-        {
+        if let Some(projection) = self.state().projection(&key) {
             return projection;
         }
-        let projection = Arc::new(Projection::new(writer()));
+        // Made while nothing is locked: the closure may ask this session for its title.
+        let writer = writer();
+        let mut state = self.state();
+        if let Some(projection) = state.projection(&key) {
+            return projection;
+        }
+        let projection = Arc::new(Projection::new(writer));
         let mut reader: Option<Box<dyn Reader>> = None;
         let mut events = Vec::new();
         self.log.replay(0, &mut |record| {
@@ -576,6 +579,10 @@ impl Session {
 }
 
 impl State {
+    fn projection<W: Writer>(&self, key: &(TypeId, String)) -> Option<Arc<Projection<W>>> {
+        self.feeds.get(key)?.clone().into_any().downcast().ok()
+    }
+
     fn active(&self) -> Option<&Run> {
         self.runs.last().filter(|run| run.info.status == RunStatus::Running)
     }
