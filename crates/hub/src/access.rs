@@ -169,6 +169,11 @@ impl Access {
         self.credential.as_ref()
     }
 
+    /// The first cell that it may use by name.
+    pub(crate) fn first_cell(&self) -> Option<&CellName> {
+        self.cells.iter().find(|cell| cell.as_str() != "*")
+    }
+
     /// Whether it may use a cell.
     #[must_use]
     pub fn allows(&self, cell: &CellName) -> bool {

@@ -61,18 +61,67 @@ impl Routes {
         self.0.iter().find(|route| route.cell == *cell).or_else(|| self.0.iter().find(|route| route.cell.as_str() == "*"))
     }
 
-    /// The cell of sessions whose surface has no cells (decision 4): `default`, else the first that the client may use.
+    /// The cell of sessions whose surface has no cells (decision 4): the route `default`, else the first route's that the client may use. Where
+    /// only `*` serves it: `default`, or the first cell that it may use.
     #[must_use]
     pub fn default_cell(&self, access: &Access) -> Option<CellName> {
         let default = CellName::from("default");
-        if access.allows(&default) && self.of(&default).is_some() {
-            return Some(default);
+        let named = || self.0.iter().map(|route| &route.cell).filter(|cell| cell.as_str() != "*" && access.allows(cell));
+        if let Some(cell) = named().find(|cell| **cell == default).or_else(|| named().next()) {
+            return Some(cell.clone());
         }
-        self.0.iter().map(|route| &route.cell).find(|cell| cell.as_str() != "*" && access.allows(cell)).cloned()
+        let unnamed = if access.allows(&default) { Some(default) } else { access.first_cell().cloned() };
+        unnamed.filter(|cell| self.of(cell).is_some())
     }
 
     /// Every route, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Route> {
         self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Gate, Link, SecretHash, SessionSeed, Token};
+    use interline_model::Reader;
+
+    struct Nobody;
+
+    impl Upstream for Nobody {
+        fn name(&self) -> &str {
+            "nobody"
+        }
+
+        fn reader(&self) -> Box<dyn Reader> {
+            unreachable!("no run")
+        }
+
+        fn open(&self, _: &SessionSeed) -> Arc<dyn Link> {
+            unreachable!("no session")
+        }
+    }
+
+    fn default_cell(routes: &[&str], cells: &[&str]) -> Option<String> {
+        let route = |cell: &&str| Route { cell: CellName::from(*cell), upstream: Arc::new(Nobody), models: Models::default() };
+        let cells = cells.iter().map(|cell| CellName::from(*cell)).collect();
+        let access = Gate::Tokens(vec![Token { name: "a".into(), hash: SecretHash::of("s"), cells }]).admit(Some("s")).unwrap();
+        Routes::new(routes.iter().map(route).collect()).default_cell(&access).map(|cell| cell.to_string())
+    }
+
+    #[test]
+    fn sessions_without_a_cell_get_the_one_called_default_else_the_first_that_is_theirs() {
+        for (routes, cells, expected) in [
+            (&["a", "default", "*"][..], &["*"][..], Some("default")),
+            (&["a", "b", "*"], &["*"], Some("a")),
+            (&["a", "b"], &["b"], Some("b")),
+            (&["a", "default"], &["a"], Some("a")),
+            (&["*"], &["*"], Some("default")),
+            (&["*"], &["web"], Some("web")),
+            (&["a", "*"], &["web"], Some("web")),
+            (&["a"], &["b"], None),
+        ] {
+            assert_eq!(default_cell(routes, cells).as_deref(), expected, "{routes:?} {cells:?}");
+        }
     }
 }
