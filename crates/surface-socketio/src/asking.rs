@@ -100,6 +100,9 @@ impl SocketWriter {
         };
         let chosen = answer.map(|answer| question::chosen(&asked.ask, answer));
         let call_id = self.turns.get(asked.turn).and_then(|turn| turn.calls.get(asked.call)).map(|call| call.id.clone());
+        if let Some(call_id) = &call_id {
+            self.settled.push((call_id.clone(), id.clone()));
+        }
         if let (Some(chosen), Some(call_id)) = (&chosen, &call_id) {
             self.user_turn(vec![Block::Answer(chosen.block(call_id))]);
         }

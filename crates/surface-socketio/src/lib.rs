@@ -10,7 +10,9 @@
 
 #![warn(missing_docs)]
 
+mod aside;
 mod asking;
+mod ending;
 mod form;
 mod mapping;
 mod object;
@@ -20,7 +22,36 @@ mod projection;
 mod question;
 mod stamp;
 
+#[cfg(feature = "io")]
+mod bearer;
+#[cfg(feature = "io")]
+mod command;
+#[cfg(feature = "io")]
+mod config;
+#[cfg(feature = "io")]
+mod cors;
+#[cfg(feature = "io")]
+mod desk;
+#[cfg(feature = "io")]
+mod inbox;
+#[cfg(feature = "io")]
+mod outlet;
+#[cfg(feature = "io")]
+mod refusal;
+#[cfg(feature = "io")]
+mod rest;
+#[cfg(feature = "io")]
+mod shell;
+#[cfg(feature = "io")]
+mod stock;
+#[cfg(feature = "io")]
+mod subscription;
+
+#[cfg(feature = "io")]
+pub use config::{Config, QueryToken};
 pub use mapping::{PendingQuestion, SessionStatus, SocketEvent, SocketWriter};
 pub use options::{HeadlessResult, Options, PatchFormat, PauseStatus};
 pub use question::{ChoiceError, Chosen, answer, answer_in_words, chosen, questions};
+#[cfg(feature = "io")]
+pub use shell::{SocketIoSurface, router};
 pub use stamp::timestamp;

@@ -3,18 +3,15 @@
 use std::collections::HashMap;
 
 use interline_model::{
-    Ask, AskId, AskKind, Body, CallId, CompactionPhase, Completion, Event, Fact, Json, Lane, Millis, NoticeLevel, Outcome, Part, Record,
-    RunEnd, RunId, SessionId, Text, Usage, What, Writer,
+    Ask, AskId, AskKind, Body, CallId, CompactionPhase, Event, Fact, Json, Lane, Millis, Outcome, Part, Record, RunEnd, RunId, SessionId,
+    Text, Usage, What, Writer,
 };
 
-use crate::object::{Object, object, write_array, write_object};
-use crate::options::{HeadlessResult, Options};
+use crate::object::{object, write_array, write_object};
+use crate::options::Options;
 use crate::patch::{Snapshot, Speech};
 use crate::projection::{Block, Call, CallStatus, Compaction, Kind, Turn, TurnStatus};
 use crate::stamp::turn_id;
-
-/// How many changed files are told one by one. More are told as "many": `file_path: null`.
-const MAX_FILES: usize = 20;
 
 /// How much of the first message stands in for a title.
 const INTENT_CHARS: usize = 80;
@@ -86,11 +83,13 @@ pub struct PendingQuestion {
 pub struct SocketWriter {
     pub(crate) options: Options,
     pub(crate) facts: Option<Facts>,
-    intent: Text,
-    model: Option<Text>,
-    status: SessionStatus,
+    pub(crate) intent: Text,
+    pub(crate) model: Option<Text>,
+    pub(crate) status: SessionStatus,
     pub(crate) turns: Vec<Turn>,
     pub(crate) run: Option<Run>,
+    /// Which call of the latest run showed which ask that is settled now.
+    pub(crate) settled: Vec<(Text, AskId)>,
     /// The time of the record being written.
     pub(crate) now: Millis,
     pub(crate) out: Vec<SocketEvent>,
@@ -104,9 +103,9 @@ pub(crate) struct Facts {
 /// The run that goes on.
 pub(crate) struct Run {
     pub(crate) id: RunId,
-    chat_run_id: String,
-    headless: bool,
-    first_turn: usize,
+    pub(crate) chat_run_id: String,
+    pub(crate) headless: bool,
+    pub(crate) first_turn: usize,
     /// Turns that can still change: those that have not ended, and those that paused.
     pub(crate) live: Vec<usize>,
     /// The latest turn of each lane.
@@ -142,6 +141,7 @@ impl SocketWriter {
             status: SessionStatus::Created,
             turns: Vec::new(),
             run: None,
+            settled: Vec::new(),
             now: 0,
             out: Vec::new(),
         }
@@ -209,6 +209,12 @@ impl SocketWriter {
     #[must_use]
     pub fn pending_question(&self) -> Option<PendingQuestion> {
         self.pending_questions().into_iter().next()
+    }
+
+    /// The ask that a call of the latest run showed until it was settled.
+    #[must_use]
+    pub fn settled_ask(&self, tool_call_id: &str) -> Option<&AskId> {
+        self.settled.iter().rfind(|(call, _)| **call == *tool_call_id).map(|(_, ask)| ask)
     }
 
     /// Whether a bracket is open: a run goes on and does not wait for an answer.
@@ -293,6 +299,7 @@ impl SocketWriter {
         };
         self.facts = Some(Facts { session: session.clone() });
         self.model = Some(model.clone());
+        self.settled.clear();
         self.run = Some(Run {
             id: run,
             chat_run_id: run.to_string(),
@@ -594,180 +601,10 @@ impl SocketWriter {
         self.open_turn(lane, Kind::Compaction(Compaction { id, trigger, tokens_before, tokens_after: None }))
     }
 
-    fn finish(&mut self, end: &RunEnd) {
-        self.stir();
-        let (turn_status, status, failure) = match &end.outcome {
-            Outcome::Completed(_) => (TurnStatus::Completed, SessionStatus::Completed, None),
-            Outcome::Interrupted { .. } => (TurnStatus::Interrupted, SessionStatus::Interrupted, None),
-            Outcome::Failed { message, .. } => (TurnStatus::Failed, SessionStatus::Failed, Some(message)),
-        };
-        self.spread_usage(end.usage);
-        for at in self.live_turns(true) {
-            if let Some(turn) = self.turns.get_mut(at) {
-                turn.failure = failure.cloned();
-            }
-            self.end_turn(at, turn_status);
-        }
-        let Some(run) = self.run.take() else { return };
-        self.set_status(status);
-        if let (Outcome::Failed { kind, message }, Some(facts)) = (&end.outcome, &self.facts) {
-            let data = object(|object| {
-                object.text("message", message);
-                object.text("session_id", facts.session.as_str());
-                object.text("code", kind.token());
-                object.null("detail");
-                object.text("chat_run_id", &run.chat_run_id);
-            });
-            self.out.push(SocketEvent { name: "system:error", data });
-        }
-        let result = run.headless.then(|| self.headless_result(&run, end)).flatten();
-        let reason = match &end.outcome {
-            Outcome::Completed(Completion::EndTurn) => Some("completed"),
-            // The documents know one limit (socketio.md §4.9, decision 14).
-            Outcome::Completed(Completion::MaxTurns | Completion::MaxBudget) => Some("max_turns"),
-            Outcome::Interrupted { .. } | Outcome::Failed { .. } => None,
-        };
-        self.chat_end(&run.chat_run_id, status.as_str(), result.as_ref(), reason, |_| {});
-    }
-
-    /// The run's tokens are its only turn's, where the upstream told no turn's own.
-    fn spread_usage(&mut self, usage: Option<Usage>) {
-        let Some(run) = &self.run else { return };
-        let mut mine = self.turns.iter_mut().skip(run.first_turn).filter(|turn| turn.is_assistant());
-        if let (Some(only), None, Some(usage)) = (mine.next(), mine.next(), usage)
-            && run.live.contains(&only.sequence)
-        {
-            only.usage.get_or_insert(usage);
-        }
-    }
-
-    /// `chat:end.result` of a one-shot run (socketio.md §4.8).
-    fn headless_result(&self, run: &Run, end: &RunEnd) -> Option<Json> {
-        let form = self.options.headless_result;
-        match &end.outcome {
-            Outcome::Interrupted { .. } => None,
-            Outcome::Failed { message, .. } => Some(object(|object| object.text("err_msg", message))),
-            Outcome::Completed(_) => Some(match &end.structured_output {
-                Some(value) => object(|object| write_structured(object, value, form)),
-                None => {
-                    let mine = self.turns.iter().skip(run.first_turn).rev();
-                    let answer =
-                        mine.filter(|turn| turn.is_assistant() && turn.lane.is_root()).map(Turn::text).find(|text| !text.is_empty());
-                    let answer = answer.unwrap_or_default();
-                    object(|object| {
-                        if form != HeadlessResult::Sdk {
-                            object.text("output", &answer);
-                        }
-                        if form != HeadlessResult::Docs {
-                            object.text("result", &answer);
-                            object.null("err_msg");
-                        }
-                    })
-                }
-            }),
-        }
-    }
-
-    /// `chat:end`. `extras` writes what newer consumers read besides.
-    pub(crate) fn chat_end(
-        &mut self,
-        chat_run_id: &str,
-        status: &str,
-        result: Option<&Json>,
-        reason: Option<&str>,
-        extras: impl FnOnce(&mut Object<'_>),
-    ) {
-        let Some(facts) = &self.facts else { return };
-        let data = object(|object| {
-            object.text("session_id", facts.session.as_str());
-            object.text("status", status);
-            object.raw("result", result.map_or("null", Json::as_str));
-            object.text_or_null("finish_reason", reason);
-            object.text("chat_run_id", chat_run_id);
-            extras(object);
-        });
-        self.out.push(SocketEvent { name: "chat:end", data });
-    }
-
-    fn session_changed(&mut self, model: Option<&Text>, title: Option<&Text>) {
-        let mut changed = false;
-        if let Some(model) = model.filter(|model| self.model.as_ref() != Some(*model)) {
-            self.model = Some(model.clone());
-            changed = true;
-        }
-        if let Some(title) = title.filter(|title| self.intent != **title) {
-            self.intent = title.clone();
-            changed = true;
-        }
-        if changed {
-            self.tell_session();
-        }
-    }
-
-    pub(crate) fn set_status(&mut self, status: SessionStatus) {
-        self.status = status;
-        self.tell_session();
-    }
-
-    fn tell_session(&mut self) {
-        let Some(facts) = &self.facts else { return };
-        let data = object(|object| {
-            object.text("session_id", facts.session.as_str());
-            object.text_or_null("model", self.model.as_deref());
-            object.text("intent", &self.intent);
-            object.null("replay_state");
-            object.text("status", self.status.as_str());
-        });
-        self.out.push(SocketEvent { name: "session:updated", data });
-    }
-
-    /// Never `system:error`: that one ends every Python iterator of the session (socketio.md §3.5).
-    fn notice(&mut self, level: NoticeLevel, code: &Text, text: &Text) {
-        let Some(facts) = &self.facts else { return };
-        let data = object(|object| {
-            object.text("session_id", facts.session.as_str());
-            object.text("notification_type", code);
-            object.text("title", &code.replace('_', " "));
-            object.text("detail", text);
-            object.text(
-                "status",
-                match level {
-                    NoticeLevel::Info => "info",
-                    NoticeLevel::Warning => "warning",
-                    NoticeLevel::Error => "error",
-                },
-            );
-        });
-        self.out.push(SocketEvent { name: "system:notification", data });
-    }
-
-    fn files_changed(&mut self, paths: &[Text]) {
-        if paths.is_empty() || paths.len() > MAX_FILES {
-            self.file_changed(None);
-        } else {
-            for path in paths {
-                self.file_changed(Some(path));
-            }
-        }
-    }
-
-    fn file_changed(&mut self, path: Option<&str>) {
-        let Some(facts) = &self.facts else { return };
-        let data = object(|object| {
-            object.text("session_id", facts.session.as_str());
-            object.text_or_null("file_path", path);
-        });
-        self.out.push(SocketEvent { name: "workspace:files_changed", data });
-    }
-
     fn tell_turn(&mut self, name: &'static str, at: usize) {
         if let (Some(facts), Some(turn)) = (&self.facts, self.turns.get(at)) {
             self.out.push(whole_turn(name, facts, turn, turn.status));
         }
-    }
-
-    pub(crate) fn chat_run_id(&self) -> String {
-        self.run.as_ref().map(|run| run.chat_run_id.clone()).unwrap_or_default()
     }
 }
 
@@ -815,27 +652,11 @@ fn block_of(part: &Part) -> Block {
     }
 }
 
-fn intent_of(input: &[Part]) -> Text {
+/// What stands in for a session's title: the first line of its first message.
+pub(crate) fn intent_of(input: &[Part]) -> Text {
     let text = input.iter().find_map(|part| match part {
         Part::Text(text) => text.lines().map(str::trim).find(|line| !line.is_empty()),
         Part::Image { .. } | Part::File { .. } => None,
     });
     Text::from(text.unwrap_or_default().chars().take(INTENT_CHARS).collect::<String>())
-}
-
-/// The structured value, and its own members beside it; these win over ours of the same name.
-fn write_structured(object: &mut Object<'_>, value: &Json, form: HeadlessResult) {
-    let tree = value.to_value();
-    let has = |name: &str| tree.get(name).is_some();
-    let members = value.as_str().trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default();
-    if form != HeadlessResult::Sdk && (form == HeadlessResult::Docs || !has("output")) {
-        object.raw("output", value.as_str());
-    }
-    if form == HeadlessResult::Docs {
-        return;
-    }
-    if !has("err_msg") {
-        object.null("err_msg");
-    }
-    object.spliced(members);
 }

@@ -37,6 +37,7 @@ impl Default for Options {
 
 /// What a `turn:patch` carries (socketio.md §3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "io", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum PatchFormat {
     /// The documented patch and the turn's snapshot: both families of readers are served.
     Hybrid,
@@ -48,6 +49,7 @@ pub enum PatchFormat {
 
 /// `chat:end.status` of a paused chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "io", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum PauseStatus {
     /// As the documents print it.
     Completed,
@@ -57,6 +59,7 @@ pub enum PauseStatus {
 
 /// Which members `chat:end.result` of a headless run has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "io", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum HeadlessResult {
     /// What the documents and what the Python client read.
     Superset,

@@ -1,0 +1,102 @@
+//! Where a client's token may stand, and from which pages a client may come (socketio.md §1.2).
+
+use axum::extract::Query;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri, header};
+
+use crate::Config;
+use crate::cors::{self, Verdict};
+
+/// The token of a socket: of the CONNECT packet's `auth` first, then of the handshake. `Err` for a page that may not come without one.
+pub(crate) fn of_socket(auth: Option<&str>, handshake: &Parts, config: &Config) -> Result<Option<String>, ForeignPage> {
+    match auth.filter(|token| !token.is_empty()) {
+        Some(token) => Ok(Some(token.to_owned())),
+        None => of_request(&handshake.headers, &handshake.uri, config),
+    }
+}
+
+/// A page of an origin that the config does not know brought nothing but what a browser adds by itself.
+///
+/// Browsers let any page open a WebSocket anywhere, with cookies, and read all of it: CORS does not apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ForeignPage;
+
+/// The token of a request: header, query, cookie; the first that is not empty.
+pub(crate) fn of_request(headers: &HeaderMap, uri: &Uri, config: &Config) -> Result<Option<String>, ForeignPage> {
+    if let Some(token) = authorization(headers).or_else(|| query(uri, config)) {
+        return Ok(Some(token));
+    }
+    if cors::verdict(headers, &config.origins).is_some_and(|verdict| verdict == Verdict::Foreign) && !cors::is_same_origin(headers) {
+        return Err(ForeignPage);
+    }
+    Ok(cookie(headers, config))
+}
+
+fn authorization(headers: &HeaderMap) -> Option<String> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim().split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned())
+}
+
+fn query(uri: &Uri, config: &Config) -> Option<String> {
+    if !config.takes_query_token() {
+        return None;
+    }
+    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).ok()?;
+    pairs.into_iter().find(|(name, token)| name == "token" && !token.is_empty()).map(|(_, token)| token)
+}
+
+/// A cookie is what the browser adds, so only pages of this server or of a named origin may use one.
+fn cookie(headers: &HeaderMap, config: &Config) -> Option<String> {
+    let known = cors::verdict(headers, &config.origins).is_none_or(|verdict| verdict == Verdict::Known) || cors::is_same_origin(headers);
+    if config.token_cookie.is_empty() || !known {
+        return None;
+    }
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
+    let mut pairs = cookies.filter_map(|cookie| cookie.trim().split_once('='));
+    pairs.find(|(name, token)| *name == config.token_cookie && !token.is_empty()).map(|(_, token)| token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::QueryToken;
+
+    fn found(auth: Option<&str>, uri: &str, headers: &[(&str, &str)]) -> Result<Option<String>, ForeignPage> {
+        let mut request = axum::http::Request::builder().uri(uri).header("host", "proxy.example");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let config = Config { query_token: QueryToken::Always, ..Config::default() };
+        of_socket(auth, &request.body(()).unwrap().into_parts().0, &config)
+    }
+
+    #[test]
+    fn the_first_token_that_is_not_empty_wins() {
+        let all = [("authorization", "Bearer head"), ("cookie", "x=1; blade_token=cake")];
+        let token = |text: &str| Ok(Some(text.to_owned()));
+        assert_eq!(found(Some("auth"), "/socket.io/?token=query", &all), token("auth"));
+        assert_eq!(found(Some(""), "/socket.io/?token=query", &all), token("head"));
+        assert_eq!(found(None, "/socket.io/?token=query", &all[1..]), token("query"));
+        assert_eq!(found(None, "/socket.io/?token=", &all[1..]), token("cake"));
+        assert_eq!(found(None, "/socket.io/", &[("authorization", "Basic eA==")]), Ok(None));
+    }
+
+    #[test]
+    fn a_foreign_page_comes_with_a_token_of_its_own_or_not_at_all() {
+        let evil = ("origin", "https://evil.example");
+        assert_eq!(found(None, "/", &[evil, ("cookie", "blade_token=cake")]), Err(ForeignPage));
+        assert_eq!(found(None, "/", &[evil]), Err(ForeignPage));
+        assert_eq!(found(Some("own"), "/", &[evil]), Ok(Some("own".to_owned())));
+        let same = ("origin", "https://proxy.example");
+        assert_eq!(found(None, "/", &[same, ("cookie", "blade_token=cake")]), Ok(Some("cake".to_owned())));
+        assert_eq!(found(None, "/", &[("origin", "http://localhost:5173")]), Ok(None));
+    }
+
+    #[test]
+    fn a_token_in_the_url_needs_leave() {
+        let request = axum::http::Request::builder().uri("/?token=t").body(()).unwrap().into_parts().0;
+        assert_eq!(of_socket(None, &request, &Config::default()), Ok(None));
+        assert_eq!(of_socket(None, &request, &Config { on_loopback: true, ..Config::default() }), Ok(Some("t".to_owned())));
+    }
+}

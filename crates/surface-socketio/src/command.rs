@@ -1,0 +1,189 @@
+//! What clients send, read by hand: a typed extractor that fails would drop the event and leave the user waiting (socketio.md §2).
+
+use interline_model::{Part, SessionId, Text};
+use serde_json::{Map, Value};
+
+use crate::refusal::Refusal;
+
+/// A client's event.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Command {
+    Subscribe(SessionId),
+    Unsubscribe(SessionId),
+    Send(Message),
+    Stop { session: SessionId, run: Option<String> },
+    Compact(SessionId),
+}
+
+/// A `chat:send`.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Message {
+    pub(crate) session: SessionId,
+    pub(crate) input: Vec<Part>,
+    pub(crate) answer: Option<Map<String, Value>>,
+    pub(crate) model: Option<Text>,
+    pub(crate) headless: bool,
+}
+
+impl Message {
+    /// Its text, for when it is an answer.
+    pub(crate) fn text(&self) -> String {
+        let texts = self.input.iter().filter_map(|part| match part {
+            Part::Text(text) => Some(&**text),
+            Part::Image { .. } | Part::File { .. } => None,
+        });
+        texts.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// A refused event, with the session it was for if it said.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Unread {
+    pub(crate) refusal: Refusal,
+    pub(crate) session: Option<SessionId>,
+}
+
+/// Reads an event packet's payload, `["name", {…}]`. Null is the same as absent, and unknown members are nobody's business.
+pub(crate) fn read(packet: &str) -> Result<Command, Unread> {
+    let bare = |refusal| Unread { refusal, session: None };
+    let mut parts = match serde_json::from_str::<Vec<Value>>(packet) {
+        Ok(parts) => parts.into_iter(),
+        Err(error) => return Err(bare(Refusal::Invalid(format!("The event cannot be read: {error}")))),
+    };
+    let Some(Value::String(name)) = parts.next() else { return Err(bare(Refusal::UnsupportedEvent)) };
+    if !matches!(name.as_str(), "session:subscribe" | "session:unsubscribe" | "chat:send" | "chat:stop" | "chat:compact") {
+        return Err(bare(Refusal::UnsupportedEvent));
+    }
+    let Some(Value::Object(mut payload)) = parts.next() else {
+        return Err(bare(Refusal::Invalid(format!("`{name}` takes one object"))));
+    };
+    let session = payload.get("session_id").and_then(Value::as_str).filter(|id| !id.is_empty()).map(|id| SessionId::from(id.to_owned()));
+    let Some(session) = session else { return Err(bare(Refusal::Incomplete)) };
+    Ok(match name.as_str() {
+        "session:subscribe" => Command::Subscribe(session),
+        "session:unsubscribe" => Command::Unsubscribe(session),
+        "chat:compact" => Command::Compact(session),
+        "chat:stop" => Command::Stop { session, run: payload.get("chat_run_id").and_then(Value::as_str).map(str::to_owned) },
+        _ => Command::Send(message(session.clone(), &mut payload).map_err(|refusal| Unread { refusal, session: Some(session) })?),
+    })
+}
+
+fn message(session: SessionId, payload: &mut Map<String, Value>) -> Result<Message, Refusal> {
+    let answer = match payload.remove("askuser_answer") {
+        Some(Value::Object(answer)) => Some(answer),
+        None | Some(Value::Null) => None,
+        Some(_) => return Err(Refusal::Invalid("`askuser_answer` takes an object".to_owned())),
+    };
+    let input = match payload.remove("message") {
+        Some(Value::String(text)) if text.is_empty() => Vec::new(),
+        Some(Value::String(text)) => vec![Part::Text(Text::from(text))],
+        Some(Value::Array(parts)) => parts.into_iter().map(part).collect::<Result<_, _>>()?,
+        // The generated TypeScript types say object, and mean a part.
+        Some(Value::Object(part_)) => vec![part(Value::Object(part_))?],
+        _ => Vec::new(),
+    };
+    if input.is_empty() && answer.is_none() {
+        return Err(Refusal::Incomplete);
+    }
+    let model = payload.get("model").and_then(Value::as_str).filter(|model| !model.is_empty()).map(|model| Text::from(model.to_owned()));
+    let headless = payload.get("headless").and_then(Value::as_bool).unwrap_or(false);
+    Ok(Message { session, input, answer, model, headless })
+}
+
+fn part(value: Value) -> Result<Part, Refusal> {
+    let text_of = |member: &str| value.get(member).and_then(Value::as_str).map(|text| Text::from(text.to_owned()));
+    let kind = value.get("type").and_then(Value::as_str).unwrap_or_default();
+    let read = match (kind, &value) {
+        (_, Value::String(text)) => Some(Part::Text(Text::from(text.clone()))),
+        ("text", _) => text_of("text").map(Part::Text),
+        ("image_url", _) => {
+            let image = value.get("image_url");
+            let url = image.and_then(|image| image.as_str().or_else(|| image.get("url")?.as_str()));
+            url.map(|url| Part::Image { url: Text::from(url.to_owned()) })
+        }
+        ("file", _) => text_of("name").zip(text_of("data")).map(|(name, data)| Part::File { name, data }),
+        _ => None,
+    };
+    read.ok_or_else(|| Refusal::Invalid(format!("The message has a part of type `{kind}` that cannot be read")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn sent(payload: Value) -> Result<Message, Refusal> {
+        match read(&json!(["chat:send", payload]).to_string()) {
+            Ok(Command::Send(message)) => Ok(message),
+            Ok(other) => panic!("{other:?}"),
+            Err(unread) => Err(unread.refusal),
+        }
+    }
+
+    #[test]
+    fn null_is_absent_and_the_rest_is_ignored() {
+        let message = sent(json!({
+            "session_id": "s", "message": "hi", "mode": null, "askuser_answer": null, "model": null, "headless": null, "whatif": null, "x": 1,
+        }));
+        let expected = Message {
+            session: SessionId::from("s"),
+            input: vec![Part::Text(Text::from_static("hi"))],
+            answer: None,
+            model: None,
+            headless: false,
+        };
+        assert_eq!(message, Ok(expected));
+    }
+
+    #[test]
+    fn a_message_has_parts() {
+        let parts = json!([
+            {"type": "text", "text": "look"},
+            {"type": "image_url", "image_url": {"url": "data:x"}},
+            {"type": "image_url", "image_url": "https://e/x"},
+            {"type": "file", "name": "a.csv", "data": "eA=="},
+        ]);
+        let message = sent(json!({"session_id": "s", "message": parts})).unwrap();
+        let image = |url| Part::Image { url: Text::from_static(url) };
+        let file = Part::File { name: Text::from_static("a.csv"), data: Text::from_static("eA==") };
+        assert_eq!(message.input, [Part::Text(Text::from_static("look")), image("data:x"), image("https://e/x"), file]);
+        assert!(sent(json!({"session_id": "s", "message": [{"type": "video"}]})).is_err());
+        assert_eq!(sent(json!({"session_id": "s", "message": {"type": "text", "text": "x"}})).unwrap().text(), "x");
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        for payload in [
+            json!({}),
+            json!({"session_id": "s"}),
+            json!({"session_id": "", "message": "x"}),
+            json!({"session_id": "s", "message": ""}),
+            json!({"session_id": "s", "message": []}),
+            json!({"session_id": 5, "message": "x"}),
+        ] {
+            assert_eq!(sent(payload.clone()), Err(Refusal::Incomplete), "{payload}");
+        }
+        assert!(sent(json!({"session_id": "s", "message": "", "askuser_answer": {"tool_call_id": "t"}})).is_ok());
+        assert!(sent(json!({"session_id": "s", "message": "x", "askuser_answer": []})).is_err());
+    }
+
+    #[test]
+    fn nothing_that_arrives_is_dropped_in_silence() {
+        let refused = |packet: &str| read(packet).unwrap_err().refusal;
+        assert_eq!(refused(r#"["asr:start",{}]"#), Refusal::UnsupportedEvent);
+        assert_eq!(refused("[]"), Refusal::UnsupportedEvent);
+        assert!(matches!(refused(r#"["chat:send"]"#), Refusal::Invalid(_)));
+        assert!(matches!(refused(r#"["chat:send","x"]"#), Refusal::Invalid(_)));
+        assert!(matches!(refused("{"), Refusal::Invalid(_)));
+        let deep = format!(r#"["chat:send",{{"session_id":"s","message":{}1{}}}]"#, "[".repeat(300), "]".repeat(300));
+        assert!(matches!(refused(&deep), Refusal::Invalid(_)));
+        let unread = read(r#"["chat:send",{"session_id":"s","message":""}]"#).unwrap_err();
+        assert_eq!(unread.session, Some(SessionId::from("s")));
+    }
+
+    #[test]
+    fn a_stop_may_name_its_run() {
+        let stop = read(r#"["chat:stop",{"session_id":"s","chat_run_id":"run-1"}]"#);
+        assert_eq!(stop, Ok(Command::Stop { session: SessionId::from("s"), run: Some("run-1".to_owned()) }));
+    }
+}

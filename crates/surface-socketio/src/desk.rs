@@ -1,0 +1,267 @@
+//! The desk of one socket: handles what it received, one packet after another, and answers every one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use interline_hub::{Access, Projection, RunStatus, Session, StartRun, Stopped};
+use interline_model::{Actor, RunId, SessionId, Text};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::command::{Command, Message, Unread, read};
+use crate::inbox::{Inbox, Packet};
+use crate::mapping::intent_of;
+use crate::outlet::{Gone, Outlet};
+use crate::refusal::Refusal;
+use crate::shell::{SURFACE, Shell};
+use crate::subscription::{Beginning, follow};
+use crate::{Chosen, PendingQuestion, SocketWriter, answer, answer_in_words};
+
+/// One socket's side of everything.
+pub(crate) struct Desk {
+    pub(crate) shell: Arc<Shell>,
+    pub(crate) inbox: Inbox,
+    pub(crate) outlet: Arc<Outlet>,
+    pub(crate) subscriptions: HashMap<SessionId, CancellationToken>,
+}
+
+impl Desk {
+    /// Works until the socket is gone.
+    pub(crate) async fn work(mut self, mut packets: mpsc::UnboundedReceiver<Packet>) {
+        let gone = self.outlet.gone().clone();
+        let _ends_all = gone.clone().drop_guard();
+        loop {
+            let packet = tokio::select! {
+                biased;
+                () = gone.cancelled() => return,
+                packet = packets.recv() => packet,
+            };
+            let Some(packet) = packet else { return };
+            self.inbox.taken(&packet);
+            if self.handle(packet).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn handle(&mut self, packet: Packet) -> Result<(), Gone> {
+        let ack = packet.ack;
+        let command = match packet.content.map_err(|refusal| Unread { refusal, session: None }).and_then(|text| read(&text)) {
+            Ok(command) => command,
+            Err(Unread { refusal: Refusal::UnsupportedEvent, .. }) => {
+                // socketio.md §2.6: answered for whoever waits, else ignored.
+                return self.outlet.hold().await.ack(ack, &Refusal::UnsupportedEvent.ack()).await;
+            }
+            Err(Unread { refusal, session }) => return self.refuse(ack, session.as_ref(), &refusal).await,
+        };
+        let (session, done) = match command {
+            Command::Subscribe(id) => (id.clone(), self.subscribe(ack, &id).await),
+            Command::Unsubscribe(id) => (id.clone(), self.unsubscribe(ack, &id).await),
+            Command::Stop { session, run } => (session.clone(), self.stop(ack, &session, run.as_deref()).await),
+            Command::Compact(id) => (id.clone(), self.compact(&id)),
+            Command::Send(message) => (message.session.clone(), self.send(ack, message).await),
+        };
+        match done {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(gone)) => Err(gone),
+            Err(refusal) => self.refuse(ack, Some(&session), &refusal).await,
+        }
+    }
+
+    /// An error acknowledgement and `system:error`, to this socket alone.
+    async fn refuse(&self, ack: Option<i64>, session: Option<&SessionId>, refusal: &Refusal) -> Result<(), Gone> {
+        let mut held = self.outlet.hold().await;
+        held.ack(ack, &refusal.ack()).await?;
+        held.value("system:error", &refusal.event(session)).await
+    }
+
+    fn access(&self) -> &Access {
+        self.inbox.access()
+    }
+
+    fn actor(&self) -> Actor {
+        Actor { principal: self.access().principal().clone(), surface: Text::from_static(SURFACE) }
+    }
+
+    fn session(&self, id: &SessionId) -> Result<Arc<Session>, Refusal> {
+        self.shell.hub.session(self.access(), id).ok_or(Refusal::AccessDenied)
+    }
+
+    async fn subscribe(&mut self, ack: Option<i64>, id: &SessionId) -> Result<Result<(), Gone>, Refusal> {
+        let session = self.session(id)?;
+        let beginning = self.beginning(&session)?;
+        let told = self.outlet.hold().await.ack(ack, &json!({"status": "ok", "ok": true, "session_id": id.as_str()})).await;
+        self.begin(id, beginning);
+        Ok(told)
+    }
+
+    /// Where a new subscription would begin; `None` if there is one already, which then sends no second snapshot.
+    fn beginning(&self, session: &Session) -> Result<Option<Beginning>, Refusal> {
+        if self.subscriptions.contains_key(session.id()) {
+            return Ok(None);
+        }
+        let limit = self.shell.config.max_subscriptions;
+        if self.subscriptions.len() >= limit {
+            return Err(Refusal::TooManySubscriptions(limit));
+        }
+        Ok(Some(Beginning::now(&self.shell.projection(session))))
+    }
+
+    fn begin(&mut self, id: &SessionId, beginning: Option<Beginning>) {
+        let Some(beginning) = beginning else { return };
+        let stop = CancellationToken::new();
+        self.subscriptions.insert(id.clone(), stop.clone());
+        self.shell.tasks.spawn(follow(beginning, self.outlet.clone(), stop, self.shell.hub.closing().clone()));
+    }
+
+    async fn unsubscribe(&mut self, ack: Option<i64>, id: &SessionId) -> Result<Result<(), Gone>, Refusal> {
+        if let Some(stop) = self.subscriptions.remove(id) {
+            stop.cancel();
+        }
+        Ok(self.outlet.hold().await.ack(ack, &json!({"status": "ok", "ok": true, "session_id": id.as_str()})).await)
+    }
+
+    async fn stop(&mut self, ack: Option<i64>, id: &SessionId, run: Option<&str>) -> Result<Result<(), Gone>, Refusal> {
+        let session = self.session(id)?;
+        let wanted = match run.map(str::parse::<RunId>) {
+            Some(Ok(run)) => Some(run),
+            // It names no run of ours, so that run does not go on.
+            Some(Err(_)) => return Ok(self.stopped(ack, id, "idle", None).await),
+            None => None,
+        };
+        // The acknowledgement is written first, and nothing the stop causes can come before it.
+        let mut held = self.outlet.hold().await;
+        let (status, run) = match session.stop(wanted, self.actor()) {
+            Stopped::Stopping(run) => ("stopping", Some(run)),
+            Stopped::Ended(run, RunStatus::Interrupted) => ("interrupted", Some(run)),
+            Stopped::Ended(run, _) => ("done", Some(run)),
+            Stopped::Idle => ("idle", None),
+        };
+        Ok(held.ack(ack, &stop_ack(id, status, run)).await)
+    }
+
+    async fn stopped(&self, ack: Option<i64>, id: &SessionId, status: &str, run: Option<RunId>) -> Result<(), Gone> {
+        self.outlet.hold().await.ack(ack, &stop_ack(id, status, run)).await
+    }
+
+    fn compact(&self, id: &SessionId) -> Result<Result<(), Gone>, Refusal> {
+        let session = self.session(id)?;
+        Err(if session.active_run().is_some() { Refusal::Busy } else { Refusal::CannotCompact })
+    }
+
+    async fn send(&mut self, ack: Option<i64>, message: Message) -> Result<Result<(), Gone>, Refusal> {
+        let session = self.session(&message.session)?;
+        let projection = self.shell.projection(&session);
+        if let Some(given) = &message.answer {
+            return self.answer(ack, &session, &projection, given, &message.text()).await;
+        }
+        match projection.with(|writer, _| writer.pending_question()) {
+            Some(pending) => {
+                let words = answer_in_words(&pending.ask, &message.text());
+                self.give(ack, &session, &pending, words).await
+            }
+            None => self.start(ack, &session, message).await,
+        }
+    }
+
+    async fn start(&mut self, ack: Option<i64>, session: &Arc<Session>, message: Message) -> Result<Result<(), Gone>, Refusal> {
+        if message.input.is_empty() {
+            return Err(Refusal::Incomplete);
+        }
+        let beginning = self.beginning(session)?;
+        // Held from before the run exists until it is acknowledged: the acknowledgement comes before its first event (cases.md E6).
+        let mut held = self.outlet.hold().await;
+        let first = session.info().title.is_empty() && session.runs().is_empty();
+        let title = if first { intent_of(&message.input) } else { Text::new() };
+        let chosen = session.info().labels.get("model").and_then(Value::as_str).map(|model| Text::from(model.to_owned()));
+        let request = StartRun {
+            surface: SURFACE,
+            cell: None,
+            session: Some(session.id().clone()),
+            model: message.model.or(chosen),
+            input: message.input,
+            system_prompt: None,
+            actor: None,
+            headless: message.headless,
+            idempotency_key: None,
+        };
+        let (_, run) = self.shell.hub.start(self.access(), request)?;
+        let told = held.ack(ack, &sent_ack(session.id(), Some(run))).await;
+        drop(held);
+        if !title.is_empty() {
+            session.set_title(title);
+        }
+        // A socket that lost its subscription with its connection shows its first sign of life here (socketio.md §1.5).
+        let id = session.id().clone();
+        self.begin(&id, beginning);
+        Ok(told)
+    }
+
+    async fn answer(
+        &mut self,
+        ack: Option<i64>,
+        session: &Arc<Session>,
+        projection: &Projection<SocketWriter>,
+        given: &Map<String, Value>,
+        message: &str,
+    ) -> Result<Result<(), Gone>, Refusal> {
+        let named = given.get("tool_call_id").or_else(|| given.get("prompt_id")).and_then(Value::as_str);
+        let (pending, settled) = projection.with(|writer, _| {
+            let pending = writer.pending_questions();
+            let settled = named.and_then(|call| writer.settled_ask(call)).cloned();
+            (pending, settled)
+        });
+        let found = match named {
+            Some(call) => pending.into_iter().find(|question| *question.tool_call_id == *call),
+            // Only one can be meant.
+            None if pending.len() == 1 => pending.into_iter().next(),
+            None => None,
+        };
+        match (found, settled) {
+            (Some(pending), _) => {
+                let answer = answer(&pending.ask, &Chosen::read(given), message)?;
+                self.give(ack, session, &pending, answer).await
+            }
+            (None, Some(ask)) => {
+                // Too late. The session knows who was first.
+                let late = interline_model::Answer::Deny { message: Text::new() };
+                match session.answer(&ask, late, self.actor()) {
+                    Err(error) => Err(error.into()),
+                    Ok(_) => Err(Refusal::NotPending),
+                }
+            }
+            (None, None) => Err(Refusal::NotPending),
+        }
+    }
+
+    /// Gives an answer to the session: the first one wins.
+    async fn give(
+        &mut self,
+        ack: Option<i64>,
+        session: &Arc<Session>,
+        pending: &PendingQuestion,
+        answer: interline_model::Answer,
+    ) -> Result<Result<(), Gone>, Refusal> {
+        let beginning = self.beginning(session)?;
+        let mut held = self.outlet.hold().await;
+        session.answer(&pending.ask.id, answer, self.actor())?;
+        let told = held.ack(ack, &sent_ack(session.id(), session.active_run())).await;
+        drop(held);
+        let id = session.id().clone();
+        self.begin(&id, beginning);
+        Ok(told)
+    }
+}
+
+fn stop_ack(session: &SessionId, status: &str, run: Option<RunId>) -> Value {
+    let mut ack = json!({"status": status, "ok": true, "session_id": session.as_str()});
+    if let (Some(run), Some(ack)) = (run, ack.as_object_mut()) {
+        ack.insert("chat_run_id".to_owned(), Value::from(run.to_string()));
+    }
+    ack
+}
+
+fn sent_ack(session: &SessionId, run: Option<RunId>) -> Value {
+    json!({"status": "ok", "ok": true, "chat_run_id": run.map(|run| run.to_string()), "session_id": session.as_str()})
+}

@@ -1,0 +1,159 @@
+//! The way out to one socket: everything in order, nothing lost when the client is slow, and always room for the heartbeat.
+//!
+//! socketioxide has no `send().await`: a full buffer is an error, and the heartbeat that finds it full ends the connection
+//! (dependencies.md §1.4, guards 1 and 3). So a sender first counts the free places, leaves some of them free, and otherwise waits.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use interline_model::Json;
+use serde::ser::{Error as _, Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use socketioxide::adapter::LocalAdapter;
+use socketioxide::extract::AckSender;
+use socketioxide::handler::FromMessageParts;
+use socketioxide::socket::Socket;
+use socketioxide::{SendError, SocketError};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio_util::sync::CancellationToken;
+
+use crate::SocketEvent;
+
+/// Places that stay free, for the heartbeat and the packets of the protocol itself.
+const SPARE: usize = 4;
+
+/// Places that are counted at a time beyond these.
+const BATCH: usize = 16;
+
+/// A buffer must at least hold both.
+pub(crate) const MIN_OUTBOX: usize = SPARE + BATCH;
+
+/// How long a sender waits for room, at first and at most.
+const PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// The socket is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+/// One socket's way out, shared by whoever sends to it.
+pub(crate) struct Outlet {
+    socket: Arc<Socket<LocalAdapter>>,
+    gone: CancellationToken,
+    /// How many packets may be sent before the places are counted again.
+    credit: Mutex<usize>,
+}
+
+/// The outlet, held: what is sent through it comes out without anything in between.
+pub(crate) struct Held<'a> {
+    outlet: &'a Outlet,
+    credit: MutexGuard<'a, usize>,
+}
+
+impl Outlet {
+    pub(crate) fn new(socket: Arc<Socket<LocalAdapter>>, gone: CancellationToken) -> Self {
+        Self { socket, gone, credit: Mutex::new(0) }
+    }
+
+    /// Waits for its turn to send.
+    pub(crate) async fn hold(&self) -> Held<'_> {
+        Held { outlet: self, credit: self.credit.lock().await }
+    }
+
+    /// Cancelled when the socket is gone.
+    pub(crate) fn gone(&self) -> &CancellationToken {
+        &self.gone
+    }
+}
+
+/// Counts free places: what is never sent, since it refuses to be written, holds a place while it is asked to, and puts in another like it.
+struct Probe<'a> {
+    socket: &'a Socket<LocalAdapter>,
+    /// Its place among those that are held at the moment, from 1.
+    number: usize,
+    /// How many were held at the same time, at most.
+    found: &'a Cell<usize>,
+}
+
+impl Serialize for Probe<'_> {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        // Asked twice by the parser, which first looks whether it is a tuple.
+        if self.found.get() < self.number {
+            self.found.set(self.number);
+            if self.number < MIN_OUTBOX {
+                let _ = self.socket.emit("", &Probe { number: self.number + 1, ..*self });
+            }
+        }
+        Err(S::Error::custom("a probe"))
+    }
+}
+
+/// How many places are free, as far as it matters.
+fn free_places(socket: &Socket<LocalAdapter>) -> Result<usize, Gone> {
+    let found = Cell::new(0);
+    match socket.emit("", &Probe { socket, number: 1, found: &found }) {
+        Err(SendError::Socket(SocketError::Closed)) => Err(Gone),
+        _ => Ok(found.get()),
+    }
+}
+
+impl Held<'_> {
+    /// Sends an event, as soon as there is room.
+    pub(crate) async fn event(&mut self, event: &SocketEvent) -> Result<(), Gone> {
+        self.raw(event.name, &event.data).await
+    }
+
+    pub(crate) async fn value(&mut self, name: &str, data: &Value) -> Result<(), Gone> {
+        self.raw(name, &Json::from_value(data)).await
+    }
+
+    async fn raw(&mut self, name: &str, data: &Json) -> Result<(), Gone> {
+        let Ok(data) = serde_json::from_str::<&RawValue>(data.as_str()) else { return Ok(()) };
+        self.send(|socket| socket.emit(name, data)).await
+    }
+
+    /// Answers the packet that waits under this number; nobody waits under `None`.
+    pub(crate) async fn ack(&mut self, ack: Option<i64>, answer: &Value) -> Result<(), Gone> {
+        if ack.is_none() {
+            return Ok(());
+        }
+        self.send(|socket| {
+            // A sender is used up by a try that finds the buffer full, so each try has its own.
+            let mut nothing = socketioxide_core::Value::Bytes(bytes::Bytes::new());
+            match AckSender::from_message_parts(socket, &mut nothing, &ack) {
+                Ok(sender) => sender.send(answer),
+                Err(never) => match never {},
+            }
+        })
+        .await
+    }
+
+    async fn send(&mut self, attempt: impl Fn(&Arc<Socket<LocalAdapter>>) -> Result<(), SendError>) -> Result<(), Gone> {
+        let mut pause = PAUSE;
+        loop {
+            if *self.credit == 0 {
+                *self.credit = free_places(&self.outlet.socket)?.saturating_sub(SPARE);
+            }
+            if *self.credit > 0 {
+                match attempt(&self.outlet.socket) {
+                    Ok(()) => {
+                        *self.credit -= 1;
+                        return Ok(());
+                    }
+                    Err(SendError::Socket(SocketError::InternalChannelFull)) => *self.credit = 0,
+                    Err(SendError::Socket(SocketError::Closed)) => return Err(Gone),
+                    Err(SendError::Serialize(error)) => {
+                        tracing::error!(%error, "an event could not be written");
+                        return Ok(());
+                    }
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                () = self.outlet.gone.cancelled() => return Err(Gone),
+            }
+        }
+    }
+}

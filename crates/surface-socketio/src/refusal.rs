@@ -1,0 +1,199 @@
+//! Refusals, in the shapes of this surface: an error acknowledgement with `system:error` on a socket (socketio.md §2.3), `{"detail"}` over
+//! HTTP (§5).
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use interline_hub::{AnswerError, Denied, StartError};
+use interline_model::SessionId;
+use serde_json::{Value, json};
+
+use crate::ChoiceError;
+
+/// Why something that came over a socket was not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// The vendor's own text, which consumers know.
+    #[error("Missing session_id or message")]
+    Incomplete,
+    #[error("{0}")]
+    Invalid(String),
+    /// Unknown or foreign: the same (decision 1). The vendor's own text.
+    #[error("Access denied")]
+    AccessDenied,
+    /// Consumers look for the words `has an active chat` and try again.
+    #[error("Session already has an active chat")]
+    Busy,
+    #[error("This question is not pending: it was never asked, or its run is over")]
+    NotPending,
+    #[error("This question was already answered{}", by.as_ref().map(|by| format!(" from {by}")).unwrap_or_default())]
+    AlreadyResolved { outcome: String, by: Option<String> },
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    #[error("The message has {bytes} bytes, at most {limit} are taken")]
+    TooLarge { bytes: usize, limit: usize },
+    #[error("Too many messages at a time: wait for the acknowledgements")]
+    TooMany,
+    #[error("Too many subscriptions on one socket: at most {0}")]
+    TooManySubscriptions(usize),
+    #[error("{0}")]
+    Unavailable(String),
+    #[error("The agent behind this session cannot compact on demand")]
+    CannotCompact,
+    #[error("unsupported event")]
+    UnsupportedEvent,
+}
+
+impl Refusal {
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::Incomplete | Self::Invalid(_) | Self::Choice(_) => "invalid_request",
+            Self::AccessDenied => "access_denied",
+            Self::Busy => "chat_active",
+            Self::NotPending => "not_pending",
+            Self::AlreadyResolved { .. } => "already_resolved",
+            Self::TooLarge { .. } => "message_too_large",
+            Self::TooMany | Self::TooManySubscriptions(_) => "too_many",
+            Self::Unavailable(_) => "unavailable",
+            Self::CannotCompact | Self::UnsupportedEvent => "unsupported",
+        }
+    }
+
+    fn detail(&self) -> Value {
+        match self {
+            Self::AlreadyResolved { outcome, by } => json!({"outcome": outcome, "answered_from": by}),
+            _ => Value::Null,
+        }
+    }
+
+    /// The error acknowledgement.
+    pub(crate) fn ack(&self) -> Value {
+        json!({"status": "error", "ok": false, "message": self.to_string(), "code": self.code(), "detail": self.detail()})
+    }
+
+    /// The `system:error` to the sender. With the session's id wherever it is known: a Python client routes by it.
+    pub(crate) fn event(&self, session: Option<&SessionId>) -> Value {
+        let mut event = json!({"message": self.to_string(), "code": self.code(), "detail": self.detail()});
+        if let (Some(session), Some(event)) = (session, event.as_object_mut()) {
+            event.insert("session_id".to_owned(), Value::from(session.as_str()));
+        }
+        event
+    }
+}
+
+impl From<StartError> for Refusal {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Busy { .. } => Self::Busy,
+            StartError::CellNotFound(_) | StartError::SessionNotFound(_) => Self::AccessDenied,
+            StartError::TooManyRuns(_) | StartError::TooManySessions(_) | StartError::Draining => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+impl From<AnswerError> for Refusal {
+    fn from(error: AnswerError) -> Self {
+        match error {
+            AnswerError::NotFound => Self::NotPending,
+            AnswerError::Settled { outcome, by } => {
+                Self::AlreadyResolved { outcome: format!("{outcome:?}").to_ascii_lowercase(), by: by.map(|by| by.surface.to_string()) }
+            }
+        }
+    }
+}
+
+/// Why a REST request was not served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Problem {
+    #[error("{0}")]
+    Unauthorized(&'static str),
+    #[error("Requests from pages of this origin need a token of their own")]
+    ForeignOrigin,
+    #[error("{0} not found")]
+    NotFound(&'static str),
+    #[error("Method Not Allowed")]
+    MethodNotAllowed,
+    #[error("{message}")]
+    Invalid { place: Vec<&'static str>, message: String },
+    #[error("The body is larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("The body did not arrive in time")]
+    Timeout,
+    #[error("{0}")]
+    TooMany(String),
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl Problem {
+    pub(crate) const UNAUTHORIZED: Self = Self::Unauthorized("Unauthorized");
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Unauthorized(_) => StatusCode::UNAUTHORIZED,
+            Self::ForeignOrigin => StatusCode::FORBIDDEN,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Timeout => StatusCode::REQUEST_TIMEOUT,
+            Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl From<Denied> for Problem {
+    fn from(_: Denied) -> Self {
+        Self::UNAUTHORIZED
+    }
+}
+
+impl From<StartError> for Problem {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::CellNotFound(_) | StartError::SessionNotFound(_) => Self::NotFound("Session"),
+            StartError::TooManyRuns(_) | StartError::TooManySessions(_) => Self::TooMany(error.to_string()),
+            StartError::Busy { .. } | StartError::Draining => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let detail = match &self {
+            // socketio.md §5: 422 has FastAPI's form.
+            Self::Invalid { place, message } => json!([{"type": "value_error", "loc": place, "msg": message}]),
+            _ => Value::from(self.to_string()),
+        };
+        let mut response = (self.status(), Json(json!({"detail": detail}))).into_response();
+        if matches!(self, Self::Unauthorized(_)) {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use interline_model::{Actor, AskOutcome, Principal, Text};
+
+    #[test]
+    fn the_loser_is_told_who_won() {
+        let by = Actor { principal: Principal::from("p"), surface: Text::from_static("sse") };
+        let refusal = Refusal::from(AnswerError::Settled { outcome: AskOutcome::Denied, by: Some(by) });
+        assert_eq!(refusal.to_string(), "This question was already answered from sse");
+        assert_eq!(refusal.ack()["detail"], json!({"outcome": "denied", "answered_from": "sse"}));
+    }
+
+    #[test]
+    fn the_vendors_words_are_kept() {
+        let session = SessionId::from("s");
+        assert_eq!(
+            Refusal::Busy.event(Some(&session)),
+            json!({"message": "Session already has an active chat", "session_id": "s", "code": "chat_active", "detail": null})
+        );
+        assert!(Refusal::Incomplete.event(None).get("session_id").is_none());
+    }
+}

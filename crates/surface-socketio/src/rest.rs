@@ -1,0 +1,224 @@
+//! The REST set beside the sockets, on the same origin (socketio.md §5): sessions, and their turns exactly as the events added up to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, any, get};
+use axum::{Json, Router};
+use interline_hub::{Access, Filter, NewSession, RunStatus, Session, SessionInfo};
+use interline_model::{SessionId, Text};
+use serde_json::{Map, Value, json};
+
+use crate::refusal::Problem;
+use crate::shell::Shell;
+use crate::{SessionStatus, bearer, stock, timestamp};
+
+/// Sessions on one page of a list.
+const PAGE: usize = 20;
+const LARGEST_PAGE: usize = 200;
+
+/// What a new session is kept with, and lists and details show again.
+const LABELS: [&str; 7] = ["solution_id", "biz_role_id", "template_id", "primary_skill_id", "model", "memory_enabled", "is_persistent"];
+
+type Answer = Result<Response, Problem>;
+
+/// All REST routes.
+pub(crate) fn routes() -> Router<Arc<Shell>> {
+    let session = get(detail).delete(delete).patch(rename).put(rename);
+    let routes: [(&str, MethodRouter<Arc<Shell>>); 7] = [
+        ("/api/sessions", get(list).post(create)),
+        ("/api/sessions/{id}", session),
+        ("/api/sessions/{id}/messages", get(messages)),
+        ("/api/sessions/{id}/turns", get(messages)),
+        ("/api/sessions/{id}/turns/{turn_id}", get(turn)),
+        ("/api/health", get(health)),
+        ("/api/version", get(version)),
+    ];
+    let mut router = stock::routes(Router::new());
+    for (path, methods) in routes {
+        router = router.route(&format!("{path}/"), methods.clone()).route(path, methods);
+    }
+    router.route("/api/{*rest}", any(wrong_path)).method_not_allowed_fallback(wrong_method)
+}
+
+async fn wrong_path() -> Problem {
+    Problem::NotFound("Path")
+}
+
+async fn wrong_method() -> Problem {
+    Problem::MethodNotAllowed
+}
+
+/// An admitted client.
+pub(crate) struct Caller(pub(crate) Access);
+
+impl FromRequestParts<Arc<Shell>> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shell: &Arc<Shell>) -> Result<Self, Problem> {
+        let token = bearer::of_request(&parts.headers, &parts.uri, &shell.config).map_err(|_| Problem::ForeignOrigin)?;
+        Ok(Self(shell.hub.admit(token.as_deref())?))
+    }
+}
+
+impl Caller {
+    /// The client's session of this id. Somebody else's does not exist.
+    pub(crate) fn session(&self, shell: &Shell, id: &str) -> Result<Arc<Session>, Problem> {
+        shell.hub.session(&self.0, &SessionId::from(id.to_owned())).ok_or(Problem::NotFound("Session"))
+    }
+}
+
+async fn health() -> Json<Value> {
+    Json(json!({"status": "ok"}))
+}
+
+async fn version() -> Json<Value> {
+    // Clients refuse a server whose `min_sdk` is above their own version.
+    Json(json!({"version": env!("CARGO_PKG_VERSION"), "min_sdk": "0.0.0"}))
+}
+
+async fn create(State(shell): State<Arc<Shell>>, caller: Caller, body: Body) -> Answer {
+    let request = object(&shell, body).await?;
+    let title = match request.get("intent") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(intent)) => Some(Text::from(intent.clone())).filter(|intent| !intent.is_empty()),
+        Some(_) => return Err(invalid("intent", "Input should be a valid string")),
+    };
+    let model = request.get("model").and_then(Value::as_str).filter(|model| !model.is_empty()).map(|model| Text::from(model.to_owned()));
+    let labels = request.into_iter().filter(|(name, value)| LABELS.contains(&name.as_str()) && !value.is_null()).collect();
+    let session = shell.hub.create_session(&caller.0, NewSession { title, model, labels, ..NewSession::default() })?;
+    let id = session.id().as_str();
+    Ok(Json(json!({"session_id": id, "id": id})).into_response())
+}
+
+async fn list(State(shell): State<Arc<Shell>>, caller: Caller, Query(query): Query<Vec<(String, String)>>) -> Answer {
+    let parameter = |name: &str| query.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str());
+    let number = |name: &'static str, default: usize| match parameter(name) {
+        None | Some("") => Ok(default),
+        Some(text) => text.parse::<usize>().map_err(|_| Problem::Invalid {
+            place: vec!["query", name],
+            message: "Input should be a valid integer, not below 0".to_owned(),
+        }),
+    };
+    let (limit, offset) = (number("limit", PAGE)?.min(LARGEST_PAGE), number("offset", 0)?);
+    let wanted = parameter("q").unwrap_or_default().to_lowercase();
+    let prefix = parameter("template_id_prefix").unwrap_or_default();
+    let infos = shell.hub.sessions(&caller.0, &Filter::default()).into_iter().map(|session| session.info()).filter(|info| {
+        let template = info.labels.get("template_id").and_then(Value::as_str).unwrap_or_default();
+        (wanted.is_empty() || info.title.to_lowercase().contains(&wanted)) && template.starts_with(prefix)
+    });
+    let infos: Vec<SessionInfo> = infos.collect();
+    let items: Vec<Value> = infos.iter().skip(offset).take(limit).map(|info| session_value(&caller, info)).collect();
+    let answer = json!({"items": items, "total": infos.len(), "limit": limit, "offset": offset, "content_match_truncated": false});
+    Ok(Json(answer).into_response())
+}
+
+async fn detail(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    let session = caller.session(&shell, &id)?;
+    let mut detail = session_value(&caller, &session.info());
+    if let Some(detail) = detail.as_object_mut() {
+        for unknown in ["solution", "primary_skill_snapshot", "session_setup"] {
+            detail.insert(unknown.to_owned(), Value::Null);
+        }
+        detail.insert("viewer_role".to_owned(), Value::from("owner"));
+    }
+    Ok(Json(detail).into_response())
+}
+
+async fn delete(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    // A running chat is ended first: the hub does that.
+    if !shell.hub.delete_session(&caller.0, &SessionId::from(id)) {
+        return Err(Problem::NotFound("Session"));
+    }
+    Ok(Json(json!({"deleted": true})).into_response())
+}
+
+async fn rename(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<String>, body: Body) -> Answer {
+    let session = caller.session(&shell, &id)?;
+    let request = object(&shell, body).await?;
+    match request.get("intent") {
+        Some(Value::String(intent)) => session.set_title(Text::from(intent.clone())),
+        Some(_) => return Err(invalid("intent", "Input should be a valid string")),
+        None => return Err(invalid("intent", "Field required")),
+    }
+    Ok(Json(session_value(&caller, &session.info())).into_response())
+}
+
+async fn messages(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    let session = caller.session(&shell, &id)?;
+    Ok(written(shell.projection(&session).with(|writer, _| writer.messages_json())))
+}
+
+async fn turn(State(shell): State<Arc<Shell>>, caller: Caller, Path((id, turn)): Path<(String, String)>) -> Answer {
+    let session = caller.session(&shell, &id)?;
+    shell.projection(&session).with(|writer, _| writer.turn_json(&turn)).map(written).ok_or(Problem::NotFound("Turn"))
+}
+
+fn written(json: interline_model::Json) -> Response {
+    let mut response = Response::new(Body::from(bytes::Bytes::copy_from_slice(json.as_str().as_bytes())));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A Session (socketio.md §3.3).
+fn session_value(caller: &Caller, info: &SessionInfo) -> Value {
+    let label = |name: &str| info.labels.get(name).cloned().unwrap_or(Value::Null);
+    let flag = |name: &str| info.labels.get(name).and_then(Value::as_bool).unwrap_or(false);
+    json!({
+        "id": info.session.as_str(),
+        "intent": &*info.title,
+        "status": status_of(info).as_str(),
+        "created_at": timestamp(info.created_at),
+        "updated_at": timestamp(info.updated_at),
+        "user_id": caller.0.principal().as_str(),
+        "solution_id": label("solution_id"),
+        "biz_role_id": label("biz_role_id"),
+        "template_id": label("template_id"),
+        "model": info.model.as_deref(),
+        "shared": false,
+        "is_pinned": false,
+        "memory_enabled": flag("memory_enabled"),
+        "is_persistent": flag("is_persistent"),
+        "replay_state": null,
+    })
+}
+
+fn status_of(info: &SessionInfo) -> SessionStatus {
+    match info.latest.as_ref().map(|run| run.status) {
+        None => SessionStatus::Created,
+        Some(RunStatus::Running) if info.asking => SessionStatus::WaitingForInput,
+        Some(RunStatus::Running) => SessionStatus::Running,
+        Some(RunStatus::Completed) => SessionStatus::Completed,
+        Some(RunStatus::Failed) => SessionStatus::Failed,
+        Some(RunStatus::Interrupted) => SessionStatus::Interrupted,
+    }
+}
+
+fn invalid(member: &'static str, message: &str) -> Problem {
+    Problem::Invalid { place: vec!["body", member], message: message.to_owned() }
+}
+
+/// The body as an object; an empty body is an empty object.
+async fn object(shell: &Shell, body: Body) -> Result<Map<String, Value>, Problem> {
+    let limit = shell.config.max_body_bytes;
+    let reading = axum::body::to_bytes(body, limit);
+    let body = match tokio::time::timeout(Duration::from_millis(shell.config.body_timeout_ms), reading).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => return Err(Problem::TooLarge(limit)),
+        Err(_) => return Err(Problem::Timeout),
+    };
+    if body.is_empty() {
+        return Ok(Map::new());
+    }
+    let wrong = |message: String| Problem::Invalid { place: vec!["body"], message };
+    match serde_json::from_slice(&body) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(wrong("Input should be an object".to_owned())),
+        Err(error) => Err(wrong(format!("JSON decode error: {error}"))),
+    }
+}

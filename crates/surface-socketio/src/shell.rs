@@ -1,0 +1,154 @@
+//! The sockets: Engine.IO by socketioxide, behind the guards of dependencies.md §1.4, and the routes of the whole surface.
+
+use std::fmt;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use axum::Router;
+use interline_hub::{Hub, Projection, Session, Surface};
+use socketioxide::SocketIo;
+use socketioxide::extract::{SocketRef, TryData};
+use socketioxide::handler::ConnectHandler;
+use socketioxide::handler::FromConnectParts;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::bearer;
+use crate::config::Config;
+use crate::desk::Desk;
+use crate::inbox::{Inbox, Received};
+use crate::outlet::{MIN_OUTBOX, Outlet};
+use crate::{SocketWriter, cors, rest};
+
+/// The surface's name in facts and logs.
+pub(crate) const SURFACE: &str = "socketio";
+
+/// How long sockets have to take their last events before their connections are closed.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What every socket and every request needs.
+pub(crate) struct Shell {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) config: Config,
+    /// The subscriptions, to be waited for at the end.
+    pub(crate) tasks: TaskTracker,
+    closer: Once,
+}
+
+/// The surface as the program registers it.
+#[derive(Clone, Debug, Default)]
+pub struct SocketIoSurface {
+    /// Its section of the config.
+    pub config: Config,
+}
+
+impl Surface for SocketIoSurface {
+    fn name(&self) -> &'static str {
+        SURFACE
+    }
+
+    fn router(self: Box<Self>, hub: Arc<Hub>) -> Router {
+        router(hub, self.config)
+    }
+}
+
+/// The routes of this surface: `/socket.io/` and `/api`, serving the sessions of `hub`.
+pub fn router(hub: Arc<Hub>, config: Config) -> Router {
+    let shell = Arc::new(Shell { hub, config, tasks: TaskTracker::new(), closer: Once::new() });
+    let bytes = shell.config.transport_bytes();
+    let (sockets, io) = SocketIo::builder()
+        .ping_interval(shell.config.ping_interval())
+        .ping_timeout(shell.config.ping_timeout())
+        .connect_timeout(shell.config.connect_timeout())
+        .max_buffer_size(shell.config.max_outbox.max(MIN_OUTBOX))
+        .max_payload(bytes as u64)
+        .ws_max_message_size(bytes)
+        .ws_max_frame_size(bytes)
+        .build_svc();
+    let admitting = shell.clone();
+    let connected = shell.clone();
+    let admit = async move |socket: SocketRef, auth: TryData<serde_json::Value>, io: SocketIo| admitting.admit(&socket, &auth, io);
+    let connect = move |socket: Connected| {
+        let shell = connected.clone();
+        async move { shell.connected(socket) }
+    };
+    io.ns("/", connect.with(admit));
+    rest::routes()
+        .route_service("/socket.io/", sockets.clone())
+        .route_service("/socket.io", sockets)
+        .route_layer(axum::middleware::from_fn_with_state(shell.clone(), cors::layer))
+        .with_state(shell)
+}
+
+/// The CONNECT packet is refused. socketio.md §1.3: clients read the message and nothing else.
+struct Unauthorized;
+
+impl fmt::Display for Unauthorized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Unauthorized")
+    }
+}
+
+/// The socket itself, which the extractors of socketioxide hand out in a wrapper only.
+struct Connected(Arc<socketioxide::socket::Socket<socketioxide::adapter::LocalAdapter>>);
+
+impl FromConnectParts<socketioxide::adapter::LocalAdapter> for Connected {
+    type Error = std::convert::Infallible;
+
+    fn from_connect_parts(
+        socket: &Arc<socketioxide::socket::Socket<socketioxide::adapter::LocalAdapter>>,
+        _: &Option<socketioxide_core::Value>,
+    ) -> Result<Self, Self::Error> {
+        Ok(Self(socket.clone()))
+    }
+}
+
+impl Shell {
+    /// The session as this surface shows it.
+    pub(crate) fn projection(&self, session: &Session) -> Arc<Projection<SocketWriter>> {
+        // Asked before: the session is locked while it makes the writer.
+        let title = session.info().title;
+        session.projection("", || SocketWriter::new(self.config.options()).titled(title))
+    }
+
+    /// Before the CONNECT reply: who is it? Everything that receives is in place before the client may send (guard: lost first packets).
+    fn admit(self: &Arc<Self>, socket: &SocketRef, auth: &TryData<serde_json::Value>, io: SocketIo) -> Result<(), Unauthorized> {
+        self.close_with_hub(io);
+        let token = auth.0.as_ref().ok().and_then(|auth| auth.get("token")?.as_str());
+        let bearer = bearer::of_socket(token, socket.req_parts(), &self.config).map_err(|_| Unauthorized)?;
+        let access = self.hub.admit(bearer.as_deref()).map_err(|_| Unauthorized)?;
+        socket.extensions.insert(Inbox::new(access, &self.config));
+        // One handler for all events, known and unknown: what it does is done when its extractor is made.
+        socket.on_fallback(async |_: Received| {});
+        Ok(())
+    }
+
+    /// After the CONNECT reply.
+    fn connected(self: Arc<Self>, Connected(socket): Connected) {
+        let Some(inbox) = socket.extensions.get::<Inbox>() else { return };
+        let Some(packets) = inbox.take_receiver() else { return };
+        let gone = CancellationToken::new();
+        let ends = gone.clone();
+        socket.on_disconnect(async move || ends.cancel());
+        if !socket.connected() {
+            return;
+        }
+        let outlet = Arc::new(Outlet::new(socket, gone));
+        let desk = Desk { shell: self, inbox, outlet, subscriptions: std::collections::HashMap::new() };
+        tokio::spawn(desk.work(packets));
+    }
+
+    /// When the hub closes, the subscriptions say their last words and every connection ends: as a lost transport, since clients come back
+    /// by themselves after that, and not after a `disconnect`.
+    fn close_with_hub(self: &Arc<Self>, io: SocketIo) {
+        self.closer.call_once(|| {
+            let (closing, tasks) = (self.hub.closing().clone(), self.tasks.clone());
+            tokio::spawn(async move {
+                closing.cancelled().await;
+                tasks.close();
+                let _ = tokio::time::timeout(GOODBYE, tasks.wait()).await;
+                io.close().await;
+            });
+        });
+    }
+}
