@@ -37,6 +37,7 @@ pub(crate) struct Config {
     pub(crate) ask: AskConfig,
     pub(crate) link: LinkConfig,
     pub(crate) sse: interline_surface_sse::Config,
+    pub(crate) socketio: interline_surface_socketio::Config,
     pub(crate) native: interline_surface_native::Config,
     pub(crate) log: LogConfig,
 }
@@ -191,8 +192,11 @@ pub(crate) enum LogFormat {
 impl Config {
     /// Tells the surfaces what other sections say.
     fn share(&mut self) {
+        let on_loopback = self.server.listen.ip().is_loopback();
         self.sse.origins.clone_from(&self.cors.origins);
-        self.sse.on_loopback = self.server.listen.ip().is_loopback();
+        self.sse.on_loopback = on_loopback;
+        self.socketio.origins.clone_from(&self.cors.origins);
+        self.socketio.on_loopback = on_loopback;
     }
 }
 

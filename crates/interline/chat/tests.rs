@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::args::Command;
 use crate::config::{self, Layer};
 
-const SURFACES: [&str; 3] = ["sse", "native", "bridge"];
+const SURFACES: [&str; 4] = ["sse", "socketio", "native", "bridge"];
 
 struct Stand {
     base: String,

@@ -68,7 +68,9 @@ fn the_least_config_is_open_on_loopback() {
     let checked = from_layers(&[file(LEAST)]).unwrap();
     assert!(checked.config.server.listen.ip().is_loopback());
     assert!(checked.config.sse.on_loopback);
+    assert!(checked.config.socketio.on_loopback);
     assert_eq!(checked.config.sse.origins, ["loopback"]);
+    assert_eq!(checked.config.socketio.origins, ["loopback"]);
     assert_eq!((checked.targets[0].host.as_str(), checked.targets[0].port), ("127.0.0.1", 1));
     assert_eq!(checked.summary(), "Listens on 127.0.0.1:9091 for everybody on this machine; 1 upstream, 1 route.");
 }
