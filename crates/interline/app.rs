@@ -44,6 +44,7 @@ impl App {
         let mut router = home.merge(admin::router(hub.clone(), telemetry.clone(), targets));
         for surface in surfaces::all(&config) {
             tracing::debug!(surface = surface.name(), "offered");
+            telemetry.register(|registry| surface.register(registry));
             router = router.merge(surface.router(hub.clone()));
         }
         let router = layered(router, telemetry.clone());
