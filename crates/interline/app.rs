@@ -17,7 +17,7 @@ use tracing::Span;
 
 use crate::config::Checked;
 use crate::telemetry::Telemetry;
-use crate::{admin, server, surfaces};
+use crate::{admin, contracts, server, surfaces};
 
 /// How long connections have to close after they were told to.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ impl App {
         let hub = Arc::new(Hub::new(gate, routes, config.run.clone(), config.ask.clone(), Arc::new(Memory::default())));
         let telemetry = Arc::new(Telemetry::new());
         telemetry.register(|registry| hub.telemetry().register(registry));
-        let mut router = home.merge(admin::router(hub.clone(), telemetry.clone(), targets));
+        let mut router = home.merge(contracts::router()).merge(admin::router(hub.clone(), telemetry.clone(), targets));
         for surface in surfaces::all(&config) {
             tracing::debug!(surface = surface.name(), "offered");
             telemetry.register(|registry| surface.register(registry));

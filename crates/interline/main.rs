@@ -15,6 +15,7 @@ mod app;
 mod args;
 mod chat;
 mod config;
+mod contracts;
 mod demo;
 mod logging;
 mod map;

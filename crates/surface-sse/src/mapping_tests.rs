@@ -324,7 +324,7 @@ fn a_small_event_costs_no_allocation_of_its_own() {
     assert!(behind >= items.len() - 3, "{behind} of {} blocks follow their neighbour in memory", items.len());
 }
 
-/// The grammar of sse.md §3 as an independent reader sees it: `Err` says what breaks it.
+/// The grammar of sse.md §3 as an independent reader sees it, and the contracts: `Err` says what breaks them.
 fn grammar(blocks: &[Block]) -> Result<(), String> {
     const MEMBERS: &[(&str, &[&str])] = &[
         ("run_start", &["run_id", "session_id", "model"]),
@@ -356,6 +356,7 @@ fn grammar(blocks: &[Block]) -> Result<(), String> {
         let kind = event["type"].as_str().ok_or("no type")?.to_owned();
         let (_, members) = MEMBERS.iter().find(|(name, _)| *name == kind).ok_or(format!("unknown type {kind}"))?;
         need(event.as_object().is_some_and(|object| object.len() == members.len() + 1), "extra members")?;
+        interline_testkit::validate_sse(json)?;
         let mut at = 0;
         need(json.starts_with(&format!("{{\"type\":\"{kind}\"")), "type is not first")?;
         for member in *members {

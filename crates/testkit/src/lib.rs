@@ -9,12 +9,14 @@ mod client;
 mod http;
 mod oracle;
 mod program;
+mod schema;
 mod transcripts;
 
 pub use client::{Client, Seen};
 pub use http::{Answer, Stream, delete, get, post, request};
 pub use oracle::{Surface, compare, grammar};
 pub use program::{Program, Temp, eventually};
+pub use schema::{validate, validate_http, validate_socketio, validate_sse};
 pub use transcripts::{TRANSCRIPTS, transcript, transcript_path};
 
 use std::path::PathBuf;
