@@ -300,6 +300,25 @@ async fn acknowledgements_and_turns_over_rest_are_as_documented() {
     assert!(seen.output.contains("{\"messages\":"), "{}", seen.output);
 }
 
+#[tokio::test]
+async fn native_frames_are_as_documented() {
+    let demo = demo().await;
+    for surface in ["cloud", "bridge"] {
+        let args = ["--surface", surface, "--mode", "agent", "--prompt", "play agent-with-permission"];
+        let seen = Client::new("native.mjs", demo.base()).args(args).run().await.content();
+        let mut kinds = Vec::new();
+        for frame in seen.json_lines() {
+            let kind = frame["type"].as_str().unwrap_or_default().to_owned();
+            let own = in_repository(&format!("contracts/schemas/native/{kind}.json")).exists();
+            let schema = if own { format!("native/{kind}") } else { "native/frame".to_owned() };
+            assert_eq!(validate(&schema, &frame), Ok(()), "{frame}");
+            kinds.push(kind);
+        }
+        let last = if surface == "bridge" { "keep_alive" } else { "result" };
+        assert!(kinds.iter().any(|kind| kind == "control_request") && kinds.last().is_some_and(|kind| kind == last), "{kinds:?}");
+    }
+}
+
 /// Routers are lists of paths in the source: each path must have its entry.
 #[test]
 fn no_route_is_left_out() {
