@@ -28,10 +28,12 @@ impl SocketWriter {
             Lane::Agent(call) => Some(QuestionRef { loop_name: loop_id(lane), call: Text::new(), description: self.description(call) }),
         };
         let arguments = question::arguments(ask, &questions, source.as_ref());
-        let own = ask.call.as_ref().filter(|_| ask.kind == AskKind::Question);
-        let known = own
-            .and_then(|call| self.run.as_ref()?.calls.get(call).copied())
-            .filter(|&(turn, call)| self.turns.get(turn).and_then(|turn| turn.calls.get(call)).is_some_and(|call| !call.is_final()));
+        // A question is its own call, unless that one has ended already.
+        let place = |call: &CallId| self.run.as_ref()?.calls.get(call).copied();
+        let open =
+            |(turn, call): (usize, usize)| self.turns.get(turn).and_then(|turn| turn.calls.get(call)).is_some_and(|call| !call.is_final());
+        let own = ask.call.as_ref().filter(|call| ask.kind == AskKind::Question && place(call).is_none_or(open));
+        let known = own.and_then(place);
         let (turn, call) = match known {
             Some((turn, number)) => {
                 if let Some(call) = self.turns.get_mut(turn).and_then(|turn| turn.calls.get_mut(number)) {

@@ -83,7 +83,7 @@ impl Default for Config {
             connect_timeout_ms: 45_000,
             max_message_bytes: 32 << 20,
             max_inbox: 256,
-            max_outbox: 256,
+            max_outbox: 64,
             max_subscriptions: 256,
             max_body_bytes: 1 << 20,
             body_timeout_ms: 30_000,

@@ -112,7 +112,12 @@ impl Desk {
         let Some(beginning) = beginning else { return };
         let stop = CancellationToken::new();
         self.subscriptions.insert(id.clone(), stop.clone());
-        self.shell.tasks.spawn(follow(beginning, self.outlet.clone(), stop, self.shell.hub.closing().clone()));
+        let counted = self.shell.telemetry.subscription();
+        let following = follow(beginning, self.outlet.clone(), stop, self.shell.hub.closing().clone());
+        self.shell.tasks.spawn(async move {
+            following.await;
+            drop(counted);
+        });
     }
 
     async fn unsubscribe(&mut self, ack: Option<i64>, id: &SessionId) -> Result<Result<(), Gone>, Refusal> {

@@ -46,6 +46,8 @@ mod shell;
 mod stock;
 #[cfg(feature = "io")]
 mod subscription;
+#[cfg(feature = "io")]
+mod telemetry;
 
 #[cfg(feature = "io")]
 pub use config::{Config, QueryToken};

@@ -15,8 +15,9 @@ use socketioxide::adapter::LocalAdapter;
 use socketioxide::extract::AckSender;
 use socketioxide::handler::FromMessageParts;
 use socketioxide::socket::Socket;
-use socketioxide::{SendError, SocketError};
+use socketioxide::{SendError, SocketError, TransportType};
 use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::SocketEvent;
@@ -34,6 +35,10 @@ pub(crate) const MIN_OUTBOX: usize = SPARE + BATCH;
 const PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
+/// Packets that a polling client is sent before it has fetched them. python-engineio takes no payload of more than 16 packets
+/// (socketio.md §1.1 names it), and what is sent while a payload is being collected goes into it, too: two windows and a heartbeat must fit.
+const POLLING_WINDOW: usize = 7;
+
 /// The socket is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
@@ -42,19 +47,41 @@ pub(crate) struct Gone;
 pub(crate) struct Outlet {
     socket: Arc<Socket<LocalAdapter>>,
     gone: CancellationToken,
-    /// How many packets may be sent before the places are counted again.
-    credit: Mutex<usize>,
+    /// How many places its buffer has.
+    places: usize,
+    credit: Mutex<Credit>,
+}
+
+/// How many packets may be sent before the places are counted again.
+struct Credit {
+    left: usize,
+    /// When they were counted last. Collecting a polling payload takes far less than [`PAUSE`], so if a polling client is granted one
+    /// window in that time, at most one is added to a payload meanwhile.
+    granted: Option<Instant>,
 }
 
 /// The outlet, held: what is sent through it comes out without anything in between.
 pub(crate) struct Held<'a> {
     outlet: &'a Outlet,
-    credit: MutexGuard<'a, usize>,
+    credit: MutexGuard<'a, Credit>,
 }
 
 impl Outlet {
-    pub(crate) fn new(socket: Arc<Socket<LocalAdapter>>, gone: CancellationToken) -> Self {
-        Self { socket, gone, credit: Mutex::new(0) }
+    /// The way out to `socket`, whose buffer has this many places.
+    pub(crate) fn new(socket: Arc<Socket<LocalAdapter>>, gone: CancellationToken, places: usize) -> Self {
+        Self { socket, gone, places, credit: Mutex::new(Credit { left: 0, granted: None }) }
+    }
+
+    /// How many packets may be sent now.
+    fn grant(&self, last: Option<Instant>) -> Result<usize, Gone> {
+        if self.socket.transport_type() == TransportType::Polling {
+            if last.is_some_and(|last| last.elapsed() < PAUSE) {
+                return Ok(0);
+            }
+            let fetched = free_places(&self.socket, self.places)? == self.places;
+            return Ok(if fetched { POLLING_WINDOW } else { 0 });
+        }
+        Ok(free_places(&self.socket, MIN_OUTBOX)?.saturating_sub(SPARE))
     }
 
     /// Waits for its turn to send.
@@ -73,7 +100,9 @@ struct Probe<'a> {
     socket: &'a Socket<LocalAdapter>,
     /// Its place among those that are held at the moment, from 1.
     number: usize,
-    /// How many were held at the same time, at most.
+    /// How many are held at the same time, at most.
+    enough: usize,
+    /// How many were.
     found: &'a Cell<usize>,
 }
 
@@ -82,7 +111,7 @@ impl Serialize for Probe<'_> {
         // Asked twice by the parser, which first looks whether it is a tuple.
         if self.found.get() < self.number {
             self.found.set(self.number);
-            if self.number < MIN_OUTBOX {
+            if self.number < self.enough {
                 let _ = self.socket.emit("", &Probe { number: self.number + 1, ..*self });
             }
         }
@@ -90,10 +119,10 @@ impl Serialize for Probe<'_> {
     }
 }
 
-/// How many places are free, as far as it matters.
-fn free_places(socket: &Socket<LocalAdapter>) -> Result<usize, Gone> {
+/// How many places are free, counted up to `enough`.
+fn free_places(socket: &Socket<LocalAdapter>, enough: usize) -> Result<usize, Gone> {
     let found = Cell::new(0);
-    match socket.emit("", &Probe { socket, number: 1, found: &found }) {
+    match socket.emit("", &Probe { socket, number: 1, enough, found: &found }) {
         Err(SendError::Socket(SocketError::Closed)) => Err(Gone),
         _ => Ok(found.get()),
     }
@@ -133,16 +162,19 @@ impl Held<'_> {
     async fn send(&mut self, attempt: impl Fn(&Arc<Socket<LocalAdapter>>) -> Result<(), SendError>) -> Result<(), Gone> {
         let mut pause = PAUSE;
         loop {
-            if *self.credit == 0 {
-                *self.credit = free_places(&self.outlet.socket)?.saturating_sub(SPARE);
+            if self.credit.left == 0 {
+                self.credit.left = self.outlet.grant(self.credit.granted)?;
+                if self.credit.left > 0 {
+                    self.credit.granted = Some(Instant::now());
+                }
             }
-            if *self.credit > 0 {
+            if self.credit.left > 0 {
                 match attempt(&self.outlet.socket) {
                     Ok(()) => {
-                        *self.credit -= 1;
+                        self.credit.left -= 1;
                         return Ok(());
                     }
-                    Err(SendError::Socket(SocketError::InternalChannelFull)) => *self.credit = 0,
+                    Err(SendError::Socket(SocketError::InternalChannelFull)) => self.credit.left = 0,
                     Err(SendError::Socket(SocketError::Closed)) => return Err(Gone),
                     Err(SendError::Serialize(error)) => {
                         tracing::error!(%error, "an event could not be written");

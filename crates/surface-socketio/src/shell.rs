@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use interline_hub::{Hub, Projection, Session, Surface};
+use prometheus_client::registry::Registry;
 use socketioxide::SocketIo;
 use socketioxide::extract::{SocketRef, TryData};
 use socketioxide::handler::ConnectHandler;
@@ -18,6 +19,7 @@ use crate::config::Config;
 use crate::desk::Desk;
 use crate::inbox::{Inbox, Received};
 use crate::outlet::{MIN_OUTBOX, Outlet};
+use crate::telemetry::Telemetry;
 use crate::{SocketWriter, cors, rest};
 
 /// The surface's name in facts and logs.
@@ -30,6 +32,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 pub(crate) struct Shell {
     pub(crate) hub: Arc<Hub>,
     pub(crate) config: Config,
+    pub(crate) telemetry: Telemetry,
     /// The subscriptions, to be waited for at the end.
     pub(crate) tasks: TaskTracker,
     closer: Once,
@@ -38,8 +41,16 @@ pub(crate) struct Shell {
 /// The surface as the program registers it.
 #[derive(Clone, Debug, Default)]
 pub struct SocketIoSurface {
-    /// Its section of the config.
-    pub config: Config,
+    config: Config,
+    telemetry: Telemetry,
+}
+
+impl SocketIoSurface {
+    /// The surface with its section of the config.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self { config, telemetry: Telemetry::default() }
+    }
 }
 
 impl Surface for SocketIoSurface {
@@ -47,14 +58,22 @@ impl Surface for SocketIoSurface {
         SURFACE
     }
 
+    fn register(&self, registry: &mut Registry) {
+        self.telemetry.register(registry);
+    }
+
     fn router(self: Box<Self>, hub: Arc<Hub>) -> Router {
-        router(hub, self.config)
+        routes(hub, self.config, self.telemetry)
     }
 }
 
 /// The routes of this surface: `/socket.io/` and `/api`, serving the sessions of `hub`.
 pub fn router(hub: Arc<Hub>, config: Config) -> Router {
-    let shell = Arc::new(Shell { hub, config, tasks: TaskTracker::new(), closer: Once::new() });
+    routes(hub, config, Telemetry::default())
+}
+
+fn routes(hub: Arc<Hub>, config: Config, telemetry: Telemetry) -> Router {
+    let shell = Arc::new(Shell { hub, config, telemetry, tasks: TaskTracker::new(), closer: Once::new() });
     let bytes = shell.config.transport_bytes();
     let (sockets, io) = SocketIo::builder()
         .ping_interval(shell.config.ping_interval())
@@ -133,9 +152,13 @@ impl Shell {
         if !socket.connected() {
             return;
         }
-        let outlet = Arc::new(Outlet::new(socket, gone));
+        let outlet = Arc::new(Outlet::new(socket, gone, self.config.max_outbox.max(MIN_OUTBOX)));
+        let counted = self.telemetry.socket();
         let desk = Desk { shell: self, inbox, outlet, subscriptions: std::collections::HashMap::new() };
-        tokio::spawn(desk.work(packets));
+        tokio::spawn(async move {
+            desk.work(packets).await;
+            drop(counted);
+        });
     }
 
     /// When the hub closes, the subscriptions say their last words and every connection ends: as a lost transport, since clients come back

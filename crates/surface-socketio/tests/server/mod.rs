@@ -401,6 +401,8 @@ impl Polling<'_> {
         let answer = self.server.get(&self.path).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         let mut packets = Vec::new();
+        let count = answer.body.split('\u{1e}').count();
+        assert!(count <= 16, "python-engineio takes no payload of more than 16 packets: {count}");
         for packet in answer.body.split('\u{1e}') {
             if packet == "2" {
                 self.post("3").await;
