@@ -8,7 +8,7 @@ use crate::config::Config;
 pub(crate) fn all(config: &Config) -> Vec<Box<dyn Surface>> {
     vec![
         Box::new(interline_surface_sse::SseSurface { config: config.sse.clone() }),
-        Box::new(interline_surface_socketio::SocketIoSurface { config: config.socketio.clone() }),
+        Box::new(interline_surface_socketio::SocketIoSurface::new(config.socketio.clone())),
         interline_surface_native::surface(config.native.clone()),
     ]
 }
