@@ -1,5 +1,7 @@
 //! Real clients, unchanged: each does whole runs on both upstreams, and what it saw is what the transcript says.
 
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say where")]
+
 mod support;
 
 use interline_testkit::{Client, Program, Surface, compare, transcript, transcript_path};

@@ -1,5 +1,7 @@
 //! `interline map` on every recorded transcript: the oracle, which shares no code with the product, reads the same from both sides.
 
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say where")]
+
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 

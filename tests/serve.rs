@@ -1,5 +1,7 @@
 //! One run, seen from everywhere at once; cursors, stops, refusals and bad frames.
 
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say where")]
+
 mod support;
 
 use std::time::Duration;

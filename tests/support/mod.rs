@@ -1,6 +1,7 @@
 //! The stand of the end-to-end tests: a simulator of both native servers, and the program in front of it, as a team would run it.
 
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say where")]
 
 use interline_sim::{Options, Pace, Simulator, Stats, Voice};
 use interline_testkit::{Program, Stream, request};
