@@ -218,6 +218,8 @@ pub enum TaskPhase {
     Progress,
     /// It is over.
     Finished,
+    /// It is over and came to nothing.
+    Failed,
 }
 
 /// How bad a notice is.
@@ -229,4 +231,81 @@ pub enum NoticeLevel {
     Warning,
     /// Something failed, and the run goes on.
     Error,
+}
+
+/// Declares the kinds of events: what [`What`] is without its members.
+macro_rules! kinds {
+    ($( $(#[$doc:meta])* $kind:ident = $pattern:pat; )*) => {
+        /// Which event it is, without what it says: what tables and rules are keyed on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum EventKind {
+            $( $(#[$doc])* $kind, )*
+        }
+
+        impl EventKind {
+            /// All of them, in the order of the vocabulary.
+            pub const ALL: &[Self] = &[ $( Self::$kind ),* ];
+
+            /// Its name, as code and pages write it.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $( Self::$kind => stringify!($kind), )*
+                }
+            }
+        }
+
+        impl What {
+            /// Which event it is.
+            #[must_use]
+            pub fn kind(&self) -> EventKind {
+                match self {
+                    $( $pattern => EventKind::$kind, )*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// [`What::RunStarted`].
+    RunStarted = What::RunStarted { .. };
+    /// [`What::TurnStarted`].
+    TurnStarted = What::TurnStarted;
+    /// [`What::Text`].
+    Text = What::Text { .. };
+    /// [`What::Thinking`].
+    Thinking = What::Thinking { .. };
+    /// [`What::ToolStarted`].
+    ToolStarted = What::ToolStarted { .. };
+    /// [`What::ToolInput`].
+    ToolInput = What::ToolInput { .. };
+    /// [`What::ToolOutput`].
+    ToolOutput = What::ToolOutput { .. };
+    /// [`What::ToolEnded`].
+    ToolEnded = What::ToolEnded { .. };
+    /// [`What::TurnEnded`].
+    TurnEnded = What::TurnEnded { .. };
+    /// [`What::AskRaised`].
+    AskRaised = What::AskRaised(_);
+    /// [`What::AskSettled`].
+    AskSettled = What::AskSettled { .. };
+    /// [`What::PlanChanged`].
+    PlanChanged = What::PlanChanged { .. };
+    /// [`What::Compaction`].
+    Compaction = What::Compaction(_);
+    /// [`What::SessionChanged`].
+    SessionChanged = What::SessionChanged { .. };
+    /// [`What::FilesChanged`].
+    FilesChanged = What::FilesChanged { .. };
+    /// [`What::Task`].
+    Task = What::Task { .. };
+    /// [`What::Notice`].
+    Notice = What::Notice { .. };
+    /// [`What::Suggestion`].
+    Suggestion = What::Suggestion { .. };
+    /// [`What::RunEnded`].
+    RunEnded = What::RunEnded(_);
+    /// [`What::Other`].
+    Other = What::Other { .. };
 }

@@ -228,7 +228,8 @@ impl Run {
                 return None;
             }
             Data::TaskNotification(task) => {
-                self.task(task.task_id(), task.tool_use_id(), TaskPhase::Finished, task.summary(), events);
+                let phase = session::task_end(task.status());
+                self.task(task.task_id(), task.tool_use_id(), phase, task.summary(), events);
                 return None;
             }
             Data::ElicitationComplete(complete) => {

@@ -49,6 +49,14 @@ impl Run {
     }
 }
 
+/// How a task ended. No page lists the words of `status`; what is not plainly a failure is an end like any other.
+pub(super) fn task_end(status: Option<Text>) -> TaskPhase {
+    match status.as_deref() {
+        Some("failed" | "error" | "killed" | "stopped" | "cancelled" | "canceled" | "timeout") => TaskPhase::Failed,
+        _ => TaskPhase::Finished,
+    }
+}
+
 /// The model or the permission mode is said again; nothing if neither is.
 pub(super) fn model_and_mode(model: Option<Text>, mode: Option<Text>) -> Option<What> {
     (model.is_some() || mode.is_some()).then_some(What::SessionChanged { model, title: None, mode, state: None })
