@@ -19,6 +19,7 @@
 mod access;
 mod config;
 mod driver;
+mod explaining;
 mod hub;
 mod projection;
 mod route;
@@ -29,6 +30,7 @@ mod upstream;
 
 pub use access::{Access, Denied, Gate, HashError, Secret, SecretHash, Token};
 pub use config::{AskConfig, RunConfig};
+pub use explaining::Explaining;
 pub use hub::{Filter, Hub, NewSession, StartError, StartRun};
 pub use projection::{Gone, Projection, RunBatch, RunTail, Tail};
 pub use route::{Models, Route, Routes};

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use interline_journal::Log;
 use interline_model::{
-    Actor, Answer, Ask, AskId, AskOutcome, Body, CellName, Event, Fact, ForcedEnd, Millis, Outcome, Principal, Reader, Record, RunAccepted,
-    RunId, SessionId, Text, Usage, What, Writer,
+    Actor, Answer, Ask, AskId, AskOutcome, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, ForcedEnd, Millis, Outcome,
+    Principal, Reader, Record, RunAccepted, RunId, SessionId, Text, Usage, What, Writer,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::explaining::Explaining;
 use crate::projection::{Feed, Projection};
 use crate::telemetry::Telemetry;
 use crate::upstream::{Command, Flow, Link, LinkError, RunPort, Upstream};
@@ -313,6 +314,29 @@ impl Session {
         });
         state.feeds.insert(key, projection.clone());
         projection
+    }
+
+    /// Explains a run as a fresh `writer` writes it: its items, each with the records that caused it and the rules by which they did.
+    /// [`Explaining::more`] hands out what there is and goes on with what the log gains. `None` if the session has no such run.
+    ///
+    /// The items are, in the same order, those of a [`Session::projection`] whose writer was made in the same way. The whole session is read again
+    /// for it, so this is for people who look for something and not for every client.
+    pub fn explain<W: ExplainWriter>(self: &Arc<Self>, run: RunId, writer: W) -> Option<Explaining<W>> {
+        self.run_info(run)?;
+        Some(Explaining::new(self.clone(), run, writer))
+    }
+
+    /// The records from number `from` on. Nothing that a client can have seen is missing from them.
+    pub(crate) fn records(&self, from: usize) -> Vec<Record> {
+        // A record is fed to the projections before it is appended, both under this lock.
+        drop(self.state());
+        let mut records = Vec::new();
+        self.log.replay(from, &mut |record| records.push(record.clone()));
+        records
+    }
+
+    pub(crate) fn explainer(&self) -> Box<dyn ExplainReader> {
+        self.upstream.explainer()
     }
 
     /// What a record means, given the reader of the run so far.

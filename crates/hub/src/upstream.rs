@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use interline_model::{Answer, Ask, CellName, FailureKind, Part, Principal, Reader, RunId, SessionId, Text};
+use interline_model::{Answer, Ask, CellName, ExplainReader, FailureKind, Part, Principal, Reader, RunId, SessionId, Text, Unexplained};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,12 @@ pub trait Upstream: Send + Sync + 'static {
 
     /// A fresh reader for one run's records.
     fn reader(&self) -> Box<dyn Reader>;
+
+    /// A fresh reader for one run's records that also says why. Its events are those of [`Upstream::reader`]. An upstream that has no rules to
+    /// tell need not write one: then only the records are named.
+    fn explainer(&self) -> Box<dyn ExplainReader> {
+        Box::new(Unexplained::new(self.reader()))
+    }
 
     /// The link of a new session. Nothing is dialled before the first run.
     fn open(&self, session: &SessionSeed) -> Arc<dyn Link>;

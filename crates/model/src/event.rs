@@ -235,7 +235,7 @@ pub enum NoticeLevel {
 
 /// Declares the kinds of events: what [`What`] is without its members.
 macro_rules! kinds {
-    ($( $(#[$doc:meta])* $kind:ident = $pattern:pat; )*) => {
+    ($( $(#[$doc:meta])* $kind:ident = $pattern:pat, )*) => {
         /// Which event it is, without what it says: what tables and rules are keyed on.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum EventKind {
@@ -269,43 +269,43 @@ macro_rules! kinds {
 
 kinds! {
     /// [`What::RunStarted`].
-    RunStarted = What::RunStarted { .. };
+    RunStarted = What::RunStarted { .. },
     /// [`What::TurnStarted`].
-    TurnStarted = What::TurnStarted;
+    TurnStarted = What::TurnStarted,
     /// [`What::Text`].
-    Text = What::Text { .. };
+    Text = What::Text { .. },
     /// [`What::Thinking`].
-    Thinking = What::Thinking { .. };
+    Thinking = What::Thinking { .. },
     /// [`What::ToolStarted`].
-    ToolStarted = What::ToolStarted { .. };
+    ToolStarted = What::ToolStarted { .. },
     /// [`What::ToolInput`].
-    ToolInput = What::ToolInput { .. };
+    ToolInput = What::ToolInput { .. },
     /// [`What::ToolOutput`].
-    ToolOutput = What::ToolOutput { .. };
+    ToolOutput = What::ToolOutput { .. },
     /// [`What::ToolEnded`].
-    ToolEnded = What::ToolEnded { .. };
+    ToolEnded = What::ToolEnded { .. },
     /// [`What::TurnEnded`].
-    TurnEnded = What::TurnEnded { .. };
+    TurnEnded = What::TurnEnded { .. },
     /// [`What::AskRaised`].
-    AskRaised = What::AskRaised(_);
+    AskRaised = What::AskRaised(_),
     /// [`What::AskSettled`].
-    AskSettled = What::AskSettled { .. };
+    AskSettled = What::AskSettled { .. },
     /// [`What::PlanChanged`].
-    PlanChanged = What::PlanChanged { .. };
+    PlanChanged = What::PlanChanged { .. },
     /// [`What::Compaction`].
-    Compaction = What::Compaction(_);
+    Compaction = What::Compaction(_),
     /// [`What::SessionChanged`].
-    SessionChanged = What::SessionChanged { .. };
+    SessionChanged = What::SessionChanged { .. },
     /// [`What::FilesChanged`].
-    FilesChanged = What::FilesChanged { .. };
+    FilesChanged = What::FilesChanged { .. },
     /// [`What::Task`].
-    Task = What::Task { .. };
+    Task = What::Task { .. },
     /// [`What::Notice`].
-    Notice = What::Notice { .. };
+    Notice = What::Notice { .. },
     /// [`What::Suggestion`].
-    Suggestion = What::Suggestion { .. };
+    Suggestion = What::Suggestion { .. },
     /// [`What::RunEnded`].
-    RunEnded = What::RunEnded(_);
+    RunEnded = What::RunEnded(_),
     /// [`What::Other`].
-    Other = What::Other { .. };
+    Other = What::Other { .. },
 }

@@ -12,6 +12,7 @@
 
 mod ask;
 mod event;
+mod explain;
 mod ids;
 mod json;
 mod outcome;
@@ -19,7 +20,8 @@ mod record;
 mod traits;
 
 pub use ask::{Answer, Ask, AskKind, AskOutcome, Choice, FormAction, Question};
-pub use event::{CompactionPhase, Event, Lane, NoticeLevel, PlanStep, StepStatus, TaskPhase, What};
+pub use event::{CompactionPhase, Event, EventKind, Lane, NoticeLevel, PlanStep, StepStatus, TaskPhase, What};
+pub use explain::{Cause, ExplainReader, ExplainWriter, Explained, Explanation, Held, Meaning, Reason, Rule, Source, Unexplained};
 pub use ids::{AskId, CallId, CellName, ParseRunIdError, Principal, RunId, SessionId};
 pub use json::{Json, NotJson, write_json_string};
 pub use outcome::{Completion, FailureKind, Outcome, RunEnd, Usage};

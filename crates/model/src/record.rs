@@ -23,6 +23,17 @@ pub enum Body {
     Fact(Fact),
 }
 
+impl Body {
+    /// What it is, as far as that can be said without knowing the upstream's protocol: `frame`, or `fact/…`.
+    #[must_use]
+    pub fn name(&self) -> Text {
+        Text::from_static(match self {
+            Self::Frame(_) => "frame",
+            Self::Fact(fact) => fact.name(),
+        })
+    }
+}
+
 /// A local fact: everything besides frames that changes what a client sees.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
@@ -58,6 +69,23 @@ pub enum Fact {
         /// The title.
         title: Text,
     },
+}
+
+impl Fact {
+    /// `fact/…`, as explanations name it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::RunAccepted(_) => "fact/run_accepted",
+            Self::AskAnswered { .. } => "fact/ask_answered",
+            Self::AskExpired { .. } => "fact/ask_expired",
+            Self::StopRequested { .. } => "fact/stop_requested",
+            Self::LinkLost => "fact/link_lost",
+            Self::LinkBack => "fact/link_back",
+            Self::EndForced(_) => "fact/end_forced",
+            Self::Titled { .. } => "fact/titled",
+        }
+    }
 }
 
 /// The facts of a new run.

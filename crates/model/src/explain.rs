@@ -1,0 +1,245 @@
+//! Why an item is there: the records that caused it, and the named rules by which they did.
+//!
+//! ```text
+//! record ──▶ ExplainReader ──▶ events, each with its reason ──▶ ExplainWriter ──▶ items, each with its source
+//!                      └──────────────── Explanation ────────────────┘
+//! ```
+//!
+//! Explaining is a second run of the same pure code over the same records, so it says what really happened and costs nothing
+//! while nobody asks. What it adds to a translation is only said here: no reader or writer works differently for it.
+
+use std::collections::HashMap;
+
+use crate::{Event, Json, Lane, Millis, Reader, Record, Text, Writer, write_json_string};
+
+/// A rule of a translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Rule {
+    /// Its name, in kebab case: what tables and explanations say.
+    pub name: &'static str,
+    /// What it says.
+    pub sentence: &'static str,
+}
+
+/// Declares rules as constants, and `ALL` of them in the order given.
+#[macro_export]
+macro_rules! rules {
+    ($( $constant:ident = $name:literal : $sentence:literal; )*) => {
+        $(
+            #[doc = $sentence]
+            pub const $constant: $crate::Rule = $crate::Rule { name: $name, sentence: $sentence };
+        )*
+
+        /// All rules, in the order in which pages list them.
+        pub const ALL: &[$crate::Rule] = &[ $( $constant ),* ];
+    };
+}
+
+/// A reader that also says why. It gives the same events as the [`Reader`] it explains.
+pub trait ExplainReader: Send {
+    /// Reads the next record of the run. The first one is number 0, the run's [`crate::Fact::RunAccepted`].
+    fn explain(&mut self, record: &Record) -> Meaning;
+}
+
+/// What a record means, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Meaning {
+    /// What the record is: a frame's `type/subtype`, `malformed`, or `fact/…`.
+    pub name: Text,
+    /// Its events.
+    pub events: Vec<Event>,
+    /// The reason of each event, in the same order.
+    pub reasons: Vec<Reason>,
+}
+
+/// Why an event came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reason {
+    /// The rules by which the record made it, the most particular one first.
+    pub rules: Vec<Rule>,
+    /// Earlier records that waited for this one.
+    pub held: Vec<Held>,
+}
+
+/// A record that came earlier and waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its number in the run, from 0.
+    pub record: usize,
+    /// The rule by which it waited.
+    pub rule: Rule,
+}
+
+/// A writer that also says why.
+pub trait ExplainWriter: Writer {
+    /// The same as [`Writer::write`], and for each item that it appends a source to `sources`.
+    fn write_explained(&mut self, record: &Record, events: &[Event], items: &mut Vec<Self::Item>, sources: &mut Vec<Source>);
+
+    /// Whether an event that gave no item may yet come out with a later one of its lane, whose source then says [`Source::releases`].
+    fn may_wait(&self, event: &Event) -> bool {
+        let _ = event;
+        false
+    }
+}
+
+/// What made an item come out of a writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The number of the event among those of the record; `None` where the record as a whole did.
+    pub event: Option<usize>,
+    /// The rule by which it became this item.
+    pub rule: Rule,
+    /// What waited in this event's lane comes out with this item.
+    pub releases: bool,
+}
+
+/// One item, and why it is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained<I> {
+    /// The item.
+    pub item: I,
+    /// The records that caused it, in the order they came; the last one made it come out, the others had waited for that.
+    pub causes: Vec<Cause>,
+    /// The rules by which the events became this item on this surface.
+    pub rules: Vec<Rule>,
+}
+
+/// One record that caused an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// Its number in the run: 0 is the record that says that the run was accepted.
+    pub record: usize,
+    /// When it arrived.
+    pub at: Millis,
+    /// A frame's `type/subtype`, `malformed`, or `fact/…` for what we know ourselves.
+    pub name: Text,
+    /// It waited for a later one.
+    pub held: bool,
+    /// The rules by which it came to mean this.
+    pub rules: Vec<Rule>,
+}
+
+impl<I> Explained<I> {
+    /// The causes and rules as one JSON object, the same on every surface:
+    /// `{"causes":[{"record":3,"at":1767225600003,"name":"stream_event/content_block_stop","held":false,"rules":["…"]}],"rules":["…"]}`.
+    #[must_use]
+    pub fn why(&self) -> Json {
+        let mut out = String::from("{\"causes\":[");
+        for (n, cause) in self.causes.iter().enumerate() {
+            if n > 0 {
+                out.push(',');
+            }
+            out.push_str(&format!("{{\"record\":{},\"at\":{},\"name\":", cause.record, cause.at));
+            write_json_string(&mut out, &cause.name);
+            out.push_str(if cause.held { ",\"held\":true,\"rules\":" } else { ",\"held\":false,\"rules\":" });
+            write_names(&mut out, &cause.rules);
+            out.push('}');
+        }
+        out.push_str("],\"rules\":");
+        write_names(&mut out, &self.rules);
+        out.push('}');
+        Json::written(out)
+    }
+
+    /// The same explanation of something made from the item.
+    pub fn map<J>(self, make: impl FnOnce(I) -> J) -> Explained<J> {
+        Explained { item: make(self.item), causes: self.causes, rules: self.rules }
+    }
+}
+
+fn write_names(out: &mut String, rules: &[Rule]) {
+    out.push('[');
+    for (n, rule) in rules.iter().enumerate() {
+        if n > 0 {
+            out.push(',');
+        }
+        write_json_string(out, rule.name);
+    }
+    out.push(']');
+}
+
+/// A session explained, run by run.
+pub struct Explanation<W: ExplainWriter> {
+    writer: W,
+    reader: Option<Box<dyn ExplainReader>>,
+    /// The records of the run so far: when each came, and what it is.
+    records: Vec<(Millis, Text)>,
+    /// What the writer holds back, by lane.
+    waiting: HashMap<Lane, Vec<(usize, Vec<Rule>)>>,
+}
+
+impl<W: ExplainWriter> Explanation<W> {
+    /// An explanation of what this fresh writer will write.
+    #[must_use]
+    pub fn new(writer: W) -> Self {
+        Self { writer, reader: None, records: Vec::new(), waiting: HashMap::new() }
+    }
+
+    /// The next record begins a run, which this fresh reader reads.
+    pub fn begin(&mut self, reader: Box<dyn ExplainReader>) {
+        self.reader = Some(reader);
+        self.records.clear();
+        self.waiting.clear();
+    }
+
+    /// The session's next record: the items that it makes the writer write, each explained.
+    pub fn feed(&mut self, record: &Record) -> Vec<Explained<W::Item>> {
+        let number = self.records.len();
+        let Meaning { name, events, reasons } = match &mut self.reader {
+            Some(reader) => reader.explain(record),
+            None => Meaning { name: record.body.name(), events: Vec::new(), reasons: Vec::new() },
+        };
+        self.records.push((record.at, name));
+        let (mut items, mut sources) = (Vec::new(), Vec::new());
+        self.writer.write_explained(record, &events, &mut items, &mut sources);
+        let mut explained = Vec::with_capacity(items.len());
+        for (item, source) in items.into_iter().zip(&sources) {
+            let about = source.event.and_then(|at| Some((events.get(at)?, reasons.get(at)?)));
+            let mut causes = Vec::new();
+            let mut rules = Vec::new();
+            if let Some((event, reason)) = about {
+                causes.extend(reason.held.iter().map(|held| (held.record, true, vec![held.rule])));
+                if source.releases {
+                    causes.extend(self.waiting.remove(&event.lane).into_iter().flatten().map(|(record, rules)| (record, true, rules)));
+                }
+                rules.clone_from(&reason.rules);
+            }
+            causes.sort_by_key(|(record, ..)| *record);
+            causes.dedup_by_key(|(record, ..)| *record);
+            causes.retain(|(record, ..)| *record != number);
+            causes.push((number, false, rules));
+            let causes = causes.into_iter().filter_map(|(record, held, rules)| {
+                let (at, name) = self.records.get(record)?.clone();
+                Some(Cause { record, at, name, held, rules })
+            });
+            explained.push(Explained { item, causes: causes.collect(), rules: vec![source.rule] });
+        }
+        for (at, event) in events.iter().enumerate() {
+            if self.writer.may_wait(event) && !sources.iter().any(|source| source.event == Some(at)) {
+                let rules = reasons.get(at).map(|reason| reason.rules.clone()).unwrap_or_default();
+                self.waiting.entry(event.lane.clone()).or_default().push((number, rules));
+            }
+        }
+        explained
+    }
+}
+
+/// A reader that explains nothing: where an upstream's reader has no rules to tell.
+pub struct Unexplained(Box<dyn Reader>);
+
+impl Unexplained {
+    /// The events of this fresh reader, without reasons.
+    #[must_use]
+    pub fn new(reader: Box<dyn Reader>) -> Self {
+        Self(reader)
+    }
+}
+
+impl ExplainReader for Unexplained {
+    fn explain(&mut self, record: &Record) -> Meaning {
+        let mut events = Vec::new();
+        self.0.read(record, &mut events);
+        let reasons = events.iter().map(|_| Reason::default()).collect();
+        Meaning { name: record.body.name(), events, reasons }
+    }
+}
