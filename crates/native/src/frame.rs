@@ -13,12 +13,14 @@ use crate::string;
 mod code;
 mod control;
 mod data;
+mod kind;
 mod lifecycle;
 mod view;
 
 pub use code::*;
 pub use control::*;
 pub use data::*;
+pub use kind::FrameKind;
 pub use lifecycle::*;
 
 /// One frame.

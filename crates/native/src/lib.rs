@@ -13,12 +13,15 @@
 #![warn(missing_docs)]
 
 pub mod build;
+mod explain;
 pub mod frame;
 mod object;
 mod reader;
+pub mod rules;
 mod string;
 mod think;
 
-pub use frame::{Frame, Key};
+pub use explain::NativeExplainer;
+pub use frame::{Frame, FrameKind, Key};
 pub use object::{Malformed, Object};
 pub use reader::{NativeReader, Settings};

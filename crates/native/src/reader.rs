@@ -81,6 +81,14 @@ impl NativeReader {
     pub fn new(settings: Settings) -> Self {
         Self { settings, state: State::Before }
     }
+
+    /// Whether a part of what was said in this lane waits for more, because it may become a mark or a character.
+    pub(crate) fn holds_text(&self, lane: &interline_model::Lane) -> bool {
+        match &self.state {
+            State::Running(run) => run.lanes.find(lane).is_some_and(lanes::LaneState::holds_text),
+            State::Before | State::Over => false,
+        }
+    }
 }
 
 impl Reader for NativeReader {

@@ -166,6 +166,11 @@ pub(crate) struct Halves {
 }
 
 impl Halves {
+    /// Whether a half waits.
+    pub(crate) fn holds(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// What can be said now that `piece` has come. A high half waits for the next piece.
     pub(crate) fn join(&mut self, piece: Piece) -> Option<Text> {
         match (self.held.take(), piece) {

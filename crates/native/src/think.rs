@@ -58,6 +58,11 @@ impl Splitter {
         }
     }
 
+    /// Whether a part of a mark is held back.
+    pub(crate) fn holds(&self) -> bool {
+        self.held > 0
+    }
+
     /// Gives out what was held back: no mark came of it.
     pub(crate) fn flush(&mut self, give: &mut impl FnMut(Voice, Piece)) {
         self.release(self.held, give);

@@ -28,8 +28,8 @@ mod socket;
 use std::sync::Arc;
 
 use interline_hub::{Link, SessionSeed, Upstream};
-use interline_model::Reader;
-use interline_native::{NativeReader, Settings};
+use interline_model::{ExplainReader, Reader};
+use interline_native::{NativeExplainer, NativeReader, Settings};
 
 pub use config::{ConfigError, Kind, LinkConfig, Mode, UpstreamConfig};
 
@@ -47,14 +47,23 @@ pub fn upstream(config: UpstreamConfig, link: LinkConfig) -> Result<Arc<dyn Upst
 
 struct NativeUpstream(Arc<Server>);
 
+impl NativeUpstream {
+    fn settings(&self) -> Settings {
+        Settings { chat: self.0.config.kind == Kind::Cloud && self.0.config.mode == Mode::Chat }
+    }
+}
+
 impl Upstream for NativeUpstream {
     fn name(&self) -> &str {
         self.0.name()
     }
 
     fn reader(&self) -> Box<dyn Reader> {
-        let chat = self.0.config.kind == Kind::Cloud && self.0.config.mode == Mode::Chat;
-        Box::new(NativeReader::new(Settings { chat }))
+        Box::new(NativeReader::new(self.settings()))
+    }
+
+    fn explainer(&self) -> Box<dyn ExplainReader> {
+        Box::new(NativeExplainer::new(self.settings()))
     }
 
     fn open(&self, session: &SessionSeed) -> Arc<dyn Link> {

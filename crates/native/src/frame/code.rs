@@ -4,7 +4,7 @@ use super::view::{plane, views};
 
 plane! {
     /// A frame of the code plane.
-    Code {
+    Code, CodeKind {
         /// A call.
         CodeRequest = "code_request";
         /// Its answer, in any order.

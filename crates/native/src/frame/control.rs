@@ -156,7 +156,7 @@ impl<'a> ControlCancel<'a> {
 
 plane! {
     /// What a `control_request` asks for.
-    Request {
+    Request, RequestKind {
         /// Client to server.
         Initialize = "control_request" / "initialize";
         /// Client to server.

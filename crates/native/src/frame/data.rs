@@ -7,7 +7,7 @@ use crate::object::Object;
 
 plane! {
     /// A frame of the data plane.
-    Data {
+    Data, DataKind {
         /// §5.1 (2): `user` with `isReplay`.
         UserReplay = "user" / "replay";
         /// §5.1 (1).

@@ -4,7 +4,7 @@ use super::view::{plane, views};
 
 plane! {
     /// A lifecycle frame.
-    Lifecycle {
+    Lifecycle, LifecycleKind {
         /// The bridge's end of a stream; a client's heartbeat.
         KeepAlive = "keep_alive";
         /// Client to server only.

@@ -35,11 +35,11 @@ macro_rules! views {
     )* };
 }
 
-/// Declares a plane: an enum of views, found by `type` and, where one is given, `subtype`.
+/// Declares a plane: an enum of views, found by `type` and, where one is given, `subtype`; and the enum of its kinds, which tables are keyed on.
 macro_rules! plane {
     (@subtype) => { _ };
     (@subtype $subtype:literal) => { $subtype };
-    ($(#[$doc:meta])* $plane:ident { $( $(#[$vdoc:meta])* $variant:ident = $kind:literal $(/ $subtype:literal)?; )* }) => {
+    ($(#[$doc:meta])* $plane:ident, $kinds:ident { $( $(#[$vdoc:meta])* $variant:ident = $kind:literal $(/ $subtype:literal)?; )* }) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub enum $plane<'a> {
@@ -58,8 +58,14 @@ macro_rules! plane {
             /// The kind as the tables name it: `type`, or `type/subtype`.
             #[must_use]
             pub fn name(&self) -> &'static str {
+                self.kind().name()
+            }
+
+            /// Which kind it is.
+            #[must_use]
+            pub fn kind(&self) -> $kinds {
                 match self {
-                    $( Self::$variant(_) => concat!($kind $(, "/", $subtype)?), )*
+                    $( Self::$variant(_) => $kinds::$variant, )*
                 }
             }
 
@@ -68,6 +74,25 @@ macro_rules! plane {
             pub fn object(&self) -> &$crate::object::Object<'a> {
                 match self {
                     $( Self::$variant(view) => view.object(), )*
+                }
+            }
+        }
+
+        #[doc = concat!("The kinds of [`", stringify!($plane), "`].")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $kinds {
+            $( $(#[$vdoc])* $variant, )*
+        }
+
+        impl $kinds {
+            /// All of them, in the order of the tables.
+            pub const ALL: &[Self] = &[ $( Self::$variant ),* ];
+
+            /// `type`, or `type/subtype`.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $( Self::$variant => concat!($kind $(, "/", $subtype)?), )*
                 }
             }
         }

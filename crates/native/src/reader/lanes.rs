@@ -82,6 +82,16 @@ impl Lanes {
         self.by_call.get(call).copied().map(|lane| self.get(lane))
     }
 
+    /// The state of this lane, if anything was ever said in it.
+    pub(super) fn find(&self, lane: &Lane) -> Option<&LaneState> {
+        let call = match lane {
+            Lane::Root => return Some(&self.root),
+            Lane::Agent(call) => call,
+        };
+        let at = self.by_call.get(call.as_str())?.0.checked_sub(1)?;
+        self.agents.get(at)
+    }
+
     pub(super) fn get(&mut self, lane: LaneId) -> &mut LaneState {
         match lane.0.checked_sub(1).and_then(|agent| self.agents.get_mut(agent)) {
             Some(agent) => agent,
@@ -136,6 +146,11 @@ impl LaneState {
         for piece in pieces {
             self.speaker.say(voice, piece, events);
         }
+    }
+
+    /// Whether anything is held back in the hope of more.
+    pub(super) fn holds_text(&self) -> bool {
+        self.think.holds() || self.speaker.holds_text()
     }
 
     /// Says what was held back in the hope of more.

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod explained;
 mod generated;
 mod rules;
 
@@ -23,6 +24,7 @@ fn accepted() -> Fact {
         input: Vec::new(),
         by: actor(),
         headless: false,
+        output_schema: None,
     }))
 }
 
@@ -102,7 +104,7 @@ fn short(event: &Event) -> String {
         What::Thinking { delta } => format!("~{delta}~"),
         What::ToolStarted { call, name, input } => format!("start {call} {name} {}", json(input)),
         What::ToolInput { call, input } => format!("input {call} {}", input.as_str()),
-        What::ToolEnded { call, result, is_error, aborted } => {
+        What::ToolEnded { call, result, is_error, aborted, .. } => {
             format!("end {call} {result}{}{}", if *is_error { " error" } else { "" }, if *aborted { " aborted" } else { "" })
         }
         What::AskRaised(ask) => {

@@ -47,6 +47,11 @@ impl Speaker {
         }
     }
 
+    /// Whether half of a character is held back.
+    pub(super) fn holds_text(&self) -> bool {
+        self.text.holds() || self.thinking.holds()
+    }
+
     /// Says what was held back.
     pub(super) fn flush(&mut self, events: &mut Vec<Event>) {
         for (voice, held) in [(Voice::Thinking, self.thinking.flush()), (Voice::Text, self.text.flush())] {

@@ -75,7 +75,7 @@ fn facts() -> impl Strategy<Value = Fact> {
     ]
 }
 
-fn bodies() -> impl Strategy<Value = Vec<Body>> {
+pub(super) fn bodies() -> impl Strategy<Value = Vec<Body>> {
     let body = prop_oneof![9 => frames().prop_map(|frame| Body::Frame(Text::from(frame))), 1 => facts().prop_map(Body::Fact)];
     prop::collection::vec(body, 0..40)
 }
