@@ -167,6 +167,7 @@ fn accepted(number: u128, input: Vec<Part>) -> Body {
         input,
         by: client(),
         headless: false,
+        output_schema: None,
     })))
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use interline_journal::{Journal, LogKey};
-use interline_model::{Actor, CellName, ForcedEnd, Part, Principal, RunAccepted, RunId, SessionId, Text};
+use interline_model::{Actor, CellName, ForcedEnd, Json, Part, Principal, RunAccepted, RunId, SessionId, Text};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -89,6 +89,8 @@ pub struct StartRun {
     pub actor: Option<Text>,
     /// One-shot run without people.
     pub headless: bool,
+    /// The JSON Schema that a one-shot run's result is to have, an object.
+    pub output_schema: Option<Json>,
     /// Starting twice with the same key, cell and actor starts once.
     pub idempotency_key: Option<Text>,
 }
@@ -342,6 +344,7 @@ impl Hub {
             input: request.input.clone(),
             by,
             headless: request.headless,
+            output_schema: request.output_schema,
         };
         let input = RunInput {
             run,

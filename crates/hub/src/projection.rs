@@ -221,8 +221,15 @@ mod tests {
 
     fn accepted(run: RunId) -> Record {
         let by = Actor { principal: Principal::from("p"), surface: Text::from_static("test") };
-        let fact =
-            RunAccepted { run, session: SessionId::from("s"), model: Text::from_static("m"), input: Vec::new(), by, headless: false };
+        let fact = RunAccepted {
+            run,
+            session: SessionId::from("s"),
+            model: Text::from_static("m"),
+            input: Vec::new(),
+            by,
+            headless: false,
+            output_schema: None,
+        };
         Record { at: 0, body: Body::Fact(Fact::RunAccepted(Box::new(fact))) }
     }
 

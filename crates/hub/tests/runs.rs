@@ -128,6 +128,7 @@ fn request(prompt: &str) -> StartRun {
         system_prompt: None,
         actor: None,
         headless: false,
+        output_schema: None,
         idempotency_key: None,
     }
 }

@@ -93,5 +93,5 @@ pub(crate) fn growth<'a>(told: &str, whole: &'a str) -> &'a str {
 
 /// A tool that ended.
 pub(crate) fn tool_ended(call: &str, result: String, is_error: bool) -> What {
-    What::ToolEnded { call: CallId::from(call), result: Text::from(result), is_error, aborted: false }
+    What::ToolEnded { call: CallId::from(call), result: Text::from(result), raw: None, is_error, aborted: false }
 }

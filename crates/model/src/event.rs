@@ -92,6 +92,8 @@ pub enum What {
         call: CallId,
         /// The result as text.
         result: Text,
+        /// The result as it came, where it is more than text: an object, or a list.
+        raw: Option<Json>,
         /// Whether it failed.
         is_error: bool,
         /// The run ended before the call did; `result` is then ours, not the tool's.

@@ -1,6 +1,6 @@
 //! Records: the ordered truth of a session. What a frame said, or a fact that we added ourselves.
 
-use crate::{Answer, AskId, FailureKind, Principal, RunId, SessionId, Text};
+use crate::{Answer, AskId, FailureKind, Json, Principal, RunId, SessionId, Text};
 
 /// Milliseconds since the Unix epoch.
 pub type Millis = u64;
@@ -103,6 +103,8 @@ pub struct RunAccepted {
     pub by: Actor,
     /// One-shot run without people (socketio.md §4.8).
     pub headless: bool,
+    /// The JSON Schema that a one-shot run's result was asked to have, an object.
+    pub output_schema: Option<Json>,
 }
 
 /// A part of a user's input.

@@ -213,6 +213,7 @@ async fn a_session_without_a_prompt_is_silent_until_something_runs_in_it() {
         system_prompt: None,
         actor: None,
         headless: false,
+        output_schema: None,
         idempotency_key: None,
     };
     stand.hub.start(&access, start).unwrap();
@@ -538,6 +539,7 @@ async fn a_client_that_does_not_read_is_cut_and_can_come_back() {
         system_prompt: None,
         actor: None,
         headless: false,
+        output_schema: None,
         idempotency_key: None,
     };
     let (session, run) = stand.hub.start(&access, start).unwrap();

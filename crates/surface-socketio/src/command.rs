@@ -1,6 +1,6 @@
 //! What clients send, read by hand: a typed extractor that fails would drop the event and leave the user waiting (socketio.md §2).
 
-use interline_model::{Part, SessionId, Text};
+use interline_model::{Json, Part, SessionId, Text};
 use serde_json::{Map, Value};
 
 use crate::refusal::Refusal;
@@ -23,6 +23,8 @@ pub(crate) struct Message {
     pub(crate) answer: Option<Map<String, Value>>,
     pub(crate) model: Option<Text>,
     pub(crate) headless: bool,
+    /// An object.
+    pub(crate) output_schema: Option<Json>,
 }
 
 impl Message {
@@ -87,7 +89,12 @@ fn message(session: SessionId, payload: &mut Map<String, Value>) -> Result<Messa
     }
     let model = payload.get("model").and_then(Value::as_str).filter(|model| !model.is_empty()).map(|model| Text::from(model.to_owned()));
     let headless = payload.get("headless").and_then(Value::as_bool).unwrap_or(false);
-    Ok(Message { session, input, answer, model, headless })
+    let output_schema = match payload.get("output_schema") {
+        None | Some(Value::Null) => None,
+        Some(schema @ Value::Object(_)) => Some(Json::from_value(schema)),
+        Some(_) => return Err(Refusal::Invalid("`output_schema` takes an object".to_owned())),
+    };
+    Ok(Message { session, input, answer, model, headless, output_schema })
 }
 
 fn part(value: Value) -> Result<Part, Refusal> {
@@ -131,6 +138,7 @@ mod tests {
             answer: None,
             model: None,
             headless: false,
+            output_schema: None,
         };
         assert_eq!(message, Ok(expected));
     }
@@ -165,6 +173,9 @@ mod tests {
         }
         assert!(sent(json!({"session_id": "s", "message": "", "askuser_answer": {"tool_call_id": "t"}})).is_ok());
         assert!(sent(json!({"session_id": "s", "message": "x", "askuser_answer": []})).is_err());
+        assert!(sent(json!({"session_id": "s", "message": "x", "output_schema": "string"})).is_err());
+        let schema = sent(json!({"session_id": "s", "message": "x", "output_schema": {"type": "object"}})).unwrap().output_schema;
+        assert_eq!(schema.unwrap().as_str(), r#"{"type":"object"}"#);
     }
 
     #[test]

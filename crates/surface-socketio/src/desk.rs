@@ -189,6 +189,7 @@ impl Desk {
             system_prompt: None,
             actor: None,
             headless: message.headless,
+            output_schema: message.output_schema,
             idempotency_key: None,
         };
         let (_, run) = self.shell.hub.start(self.access(), request)?;

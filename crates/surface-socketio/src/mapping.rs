@@ -278,7 +278,7 @@ impl SocketWriter {
                 }
             }
             What::ToolInput { call, input } => self.tool_input(call, input),
-            What::ToolEnded { call, result, is_error, aborted } => self.tool_ended(call, result, *is_error, *aborted),
+            What::ToolEnded { call, result, is_error, aborted, .. } => self.tool_ended(call, result, *is_error, *aborted),
             What::TurnEnded { usage } => self.turn_ended(lane, *usage, ending),
             What::AskRaised(ask) => self.raise(lane, ask),
             What::AskSettled { ask, outcome } => self.settle(record, ask, *outcome, ending),

@@ -57,7 +57,7 @@ fn what() -> impl Strategy<Value = (What, Option<(AskId, Answer)>)> {
         }),
         1 => call().prop_map(|call| (What::ToolInput { call, input: Json::parse(r#"{"x":1.0}"#).unwrap() }, None)),
         4 => (call(), any::<bool>(), prop::bool::weighted(0.2)).prop_map(|(call, is_error, aborted)| {
-            (What::ToolEnded { call, result: Text::from_static("r"), is_error, aborted }, None)
+            (What::ToolEnded { call, result: Text::from_static("r"), raw: None, is_error, aborted }, None)
         }),
         3 => (prop::sample::select(&ASKS[..]), kind, prop::option::of(prop::sample::select(&CALLS[..]))).prop_map(|(id, kind, call)| {
             (What::AskRaised(Box::new(ask(id, kind, call))), None)

@@ -178,6 +178,7 @@ mod tests {
             input: vec![Part::Text("hi \"you\"".into()), Part::File { name: "a.txt".into(), data: "QUJD".into() }],
             by: Actor { principal: Principal::from("p"), surface: "sse".into() },
             headless: false,
+            output_schema: None,
         };
         let (mut writer, mut items) = (HistoryWriter::default(), Vec::new());
         writer.write(&Record { at: 0, body: Body::Fact(Fact::RunAccepted(Box::new(accepted))) }, &[], &mut items);
@@ -188,7 +189,7 @@ mod tests {
                 Event::root(What::ToolStarted { call: "c".into(), name: "t".into(), input: None }),
                 Event::root(What::ToolInput { call: "c".into(), input: Json::parse(r#"{"n":1.0}"#).unwrap() }),
                 Event { lane: Lane::Agent("c".into()), what: What::Text { delta: "inner".into() } },
-                Event::root(What::ToolEnded { call: "c".into(), result: "r".into(), is_error: false, aborted: false }),
+                Event::root(What::ToolEnded { call: "c".into(), result: "r".into(), raw: None, is_error: false, aborted: false }),
                 Event::root(What::TurnEnded { usage: None }),
             ],
             vec![text("bye"), Event::root(What::RunEnded(Box::new(RunEnd::synthesised(Outcome::Completed(Completion::EndTurn)))))],

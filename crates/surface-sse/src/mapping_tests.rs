@@ -59,7 +59,7 @@ fn output(call: &str, delta: &str) -> What {
 }
 
 fn tool_ended(call: &str, result: &str, is_error: bool) -> What {
-    What::ToolEnded { call: call.to_owned().into(), result: result.to_owned().into(), is_error, aborted: false }
+    What::ToolEnded { call: call.to_owned().into(), result: result.to_owned().into(), raw: None, is_error, aborted: false }
 }
 
 fn ended(outcome: Outcome) -> What {
@@ -440,7 +440,7 @@ fn any_what() -> impl Strategy<Value = What> {
         2 => any_text().prop_map(|delta| What::Thinking { delta: delta.into() }),
         4 => any_call().prop_map(|call| What::ToolStarted { call, name: "t".into(), input: None }),
         2 => (any_call(), any_text()).prop_map(|(call, delta)| What::ToolOutput { call, delta: delta.into() }),
-        3 => (any_call(), any_text(), any::<bool>()).prop_map(|(call, result, is_error)| What::ToolEnded { call, result: result.into(), is_error, aborted: false }),
+        3 => (any_call(), any_text(), any::<bool>()).prop_map(|(call, result, is_error)| What::ToolEnded { call, result: result.into(), raw: None, is_error, aborted: false }),
         1 => any_text().prop_map(|name| ask(AskKind::Permission, &name, "{}")),
         2 => prop::collection::vec(((0..3u8).prop_map(|n| n.to_string()), status), 0..4)
             .prop_map(|steps| What::PlanChanged { steps: steps.iter().map(|(id, status)| step(id, *status)).collect() }),

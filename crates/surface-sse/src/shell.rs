@@ -131,6 +131,7 @@ async fn start(State(shell): State<Arc<Shell>>, caller: Caller, headers: HeaderM
         actor: request.actor.clone(),
         input: request.into_input(known.is_some_and(|session| !session.runs().is_empty())),
         headless: false,
+        output_schema: None,
         idempotency_key: key,
     };
     let (session, run) = shell.hub.start(&caller.access, start)?;

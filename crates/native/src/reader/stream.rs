@@ -100,7 +100,7 @@ impl Run {
         for block in message.objects("content").filter(|block| block.cow("type").as_deref() == Some("tool_result")) {
             if let Some(call) = block.str("tool_use_id").filter(|call| !call.is_empty()) {
                 let tool = self.know(call, lane, None);
-                self.finish(tool, tools::result_text(&block), tools::is_error(&block), false, events);
+                self.finish(tool, tools::told(&block), tools::is_error(&block), false, events);
                 any = true;
             }
         }

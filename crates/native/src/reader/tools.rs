@@ -116,7 +116,7 @@ impl Run {
     }
 
     /// A call is over. The first result counts.
-    pub(super) fn finish(&mut self, tool: ToolId, result: Text, is_error: bool, aborted: bool, events: &mut Vec<Event>) {
+    pub(super) fn finish(&mut self, tool: ToolId, result: impl Into<Told>, is_error: bool, aborted: bool, events: &mut Vec<Event>) {
         if self.tools.get(tool).is_some_and(|known| known.stage == Stage::Waiting) {
             let input = self.take_block(tool).and_then(Block::input);
             self.announce(tool, input, events);
@@ -128,7 +128,7 @@ impl Run {
         if let Some(agent) = self.lanes.started_by(call.as_str()) {
             agent.speaker.close(events);
         }
-        self.lanes.get(lane).speaker.call_ended(call.clone(), result, is_error, aborted, events);
+        self.lanes.get(lane).speaker.call_ended(call.clone(), result.into(), is_error, aborted, events);
         self.settle(|ask| ask.call.as_deref() == Some(call.as_str()), AskOutcome::Void, events);
     }
 
@@ -192,8 +192,27 @@ pub(super) fn says_error(result: &str) -> bool {
     !tool.is_empty() && rest.starts_with(' ')
 }
 
+/// A result as it is told.
+pub(super) struct Told {
+    pub(super) text: Text,
+    /// As it came, where it is an object or a list.
+    pub(super) raw: Option<Json>,
+}
+
+impl From<Text> for Told {
+    fn from(text: Text) -> Self {
+        Self { text, raw: None }
+    }
+}
+
+/// The result of a `tool_result`.
+pub(super) fn told(block: &Object<'_>) -> Told {
+    let structured = block.raw("content").is_some_and(|raw| raw.get().starts_with(['{', '[']));
+    Told { text: result_text(block), raw: structured.then(|| block.json("content")).flatten() }
+}
+
 /// The text of a `tool_result`: a string, the text parts of a list, else the JSON.
-pub(super) fn result_text(block: &Object<'_>) -> Text {
+fn result_text(block: &Object<'_>) -> Text {
     let Some(raw) = block.raw("content") else { return Text::new() };
     if let Some(text) = string::text(block.frame(), raw) {
         return text;
@@ -255,5 +274,20 @@ mod tests {
             assert_eq!(&*result_text(&Object::parse(&frame).unwrap()), text, "{content}");
         }
         assert_eq!(&*result_text(&Object::parse(&Text::from_static("{}")).unwrap()), "");
+    }
+
+    #[test]
+    fn what_is_more_than_text_is_kept_as_it_came() {
+        for (content, raw) in [
+            (r#""{}""#, None),
+            ("null", None),
+            ("7", None),
+            (r#"{"ok":true,"n":1.0}"#, Some(r#"{"ok":true,"n":1.0}"#)),
+            (r#"[{"type":"image"}]"#, Some(r#"[{"type":"image"}]"#)),
+        ] {
+            let frame = Text::from(format!("{{\"content\":{content}}}"));
+            let told = told(&Object::parse(&frame).unwrap());
+            assert_eq!(told.raw.as_ref().map(Json::as_str), raw, "{content}");
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 use interline_model::{CallId, Event, Json, Lane, Text, Usage, What};
 
+use super::tools::Told;
 use crate::object::Object;
 use crate::string::{Halves, Piece};
 use crate::think::Voice;
@@ -81,11 +82,12 @@ impl Speaker {
     }
 
     /// Ends a call that was announced here.
-    pub(super) fn call_ended(&mut self, call: CallId, result: Text, is_error: bool, aborted: bool, events: &mut Vec<Event>) {
+    pub(super) fn call_ended(&mut self, call: CallId, result: Told, is_error: bool, aborted: bool, events: &mut Vec<Event>) {
         if let Some(turn) = &mut self.turn {
             turn.open = turn.open.saturating_sub(1);
         }
-        events.push(self.event(What::ToolEnded { call, result, is_error, aborted }));
+        let Told { text: result, raw } = result;
+        events.push(self.event(What::ToolEnded { call, result, raw, is_error, aborted }));
     }
 
     /// The turn to say something in.

@@ -139,6 +139,7 @@ async fn replace(shell: &Shell, access: &Access, session: &Session, prompt: Text
         system_prompt: None,
         actor: None,
         headless: false,
+        output_schema: None,
         idempotency_key: None,
     };
     let deadline = time::Instant::now() + shell.config.replace_timeout();

@@ -235,6 +235,7 @@ async fn try_create(shell: &Shell, request: Request) -> Result<Response, CloudEr
             system_prompt: filled(create.system_prompt.as_deref()),
             actor: None,
             headless: false,
+            output_schema: None,
             idempotency_key: None,
         };
         let (session, run) = shell.hub.start(&access, start)?;

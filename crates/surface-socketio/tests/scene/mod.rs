@@ -44,11 +44,11 @@ pub(crate) fn tool(call: &str, name: &str, input: &str) -> What {
 }
 
 pub(crate) fn tool_ended(call: &str, result: &str, is_error: bool) -> What {
-    What::ToolEnded { call: CallId::from(call.to_owned()), result: Text::from(result.to_owned()), is_error, aborted: false }
+    What::ToolEnded { call: CallId::from(call.to_owned()), result: Text::from(result.to_owned()), raw: None, is_error, aborted: false }
 }
 
 pub(crate) fn aborted(call: &str) -> What {
-    What::ToolEnded { call: CallId::from(call.to_owned()), result: Text::from_static("interrupted"), is_error: true, aborted: true }
+    What::ToolEnded { call: CallId::from(call.to_owned()), result: Text::from_static("interrupted"), raw: None, is_error: true, aborted: true }
 }
 
 pub(crate) fn turn_ended() -> What {
@@ -129,7 +129,7 @@ impl Scene {
 
     pub(crate) fn start(&mut self, run: u128, input: Vec<Part>, headless: bool) {
         let (run, session, model) = (RunId::from_u128(run << 100), SessionId::from("sess_1"), Text::from_static("example-model"));
-        let accepted = RunAccepted { run, session: session.clone(), model: model.clone(), input, by: actor(), headless };
+        let accepted = RunAccepted { run, session: session.clone(), model: model.clone(), input, by: actor(), headless, output_schema: None };
         self.record(Body::Fact(Fact::RunAccepted(Box::new(accepted))), vec![root(What::RunStarted { run, session, model })]);
     }
 

@@ -136,7 +136,7 @@ fn meaning(frame: &str) -> Option<What> {
         "text" => What::Text { delta: rest().into() },
         "long" => What::Text { delta: "x".repeat(rest().parse().unwrap()).into() },
         "tool" => What::ToolStarted { call: CallId::from(rest()), name: "exec".into(), input: None },
-        "tool_end" => What::ToolEnded { call: CallId::from(rest()), result: "ok".into(), is_error: false, aborted: false },
+        "tool_end" => What::ToolEnded { call: CallId::from(rest()), result: "ok".into(), raw: None, is_error: false, aborted: false },
         "ask" => What::AskRaised(Box::new(ask(&rest()))),
         "interrupted" => ended(Outcome::Interrupted { reason: "user_interrupt".into() }),
         "done" => ended(Outcome::Completed(Completion::EndTurn)),

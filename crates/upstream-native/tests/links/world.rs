@@ -133,6 +133,7 @@ pub(crate) fn request(prompt: &str) -> StartRun {
         system_prompt: None,
         actor: None,
         headless: false,
+        output_schema: None,
         idempotency_key: None,
     }
 }
