@@ -93,6 +93,39 @@ pub struct Source {
     pub releases: bool,
 }
 
+/// One line of a surface's table: what becomes of a kind of event there. The same lines make the surface's pages and its explanations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The item's name, as the page of the protocol has it; empty if the event gives none.
+    pub item: &'static str,
+    /// The rule by which it is that.
+    pub rule: Rule,
+    /// When it is, in a few words.
+    pub when: &'static str,
+    /// The option that it takes; empty if it is so by default.
+    pub option: &'static str,
+}
+
+impl Shown {
+    /// A line that holds by default.
+    #[must_use]
+    pub const fn item(item: &'static str, rule: Rule, when: &'static str) -> Self {
+        Self { item, rule, when, option: "" }
+    }
+
+    /// A line that says why there is nothing.
+    #[must_use]
+    pub const fn nothing(rule: Rule, when: &'static str) -> Self {
+        Self { item: "", rule, when, option: "" }
+    }
+
+    /// The same, if this option is set.
+    #[must_use]
+    pub const fn with(self, option: &'static str) -> Self {
+        Self { option, ..self }
+    }
+}
+
 /// One item, and why it is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explained<I> {

@@ -21,7 +21,7 @@ mod traits;
 
 pub use ask::{Answer, Ask, AskKind, AskOutcome, Choice, FormAction, Question};
 pub use event::{CompactionPhase, Event, EventKind, Lane, NoticeLevel, PlanStep, StepStatus, TaskPhase, What};
-pub use explain::{Cause, ExplainReader, ExplainWriter, Explained, Explanation, Held, Meaning, Reason, Rule, Source, Unexplained};
+pub use explain::{Cause, ExplainReader, ExplainWriter, Explained, Explanation, Held, Meaning, Reason, Rule, Shown, Source, Unexplained};
 pub use ids::{AskId, CallId, CellName, ParseRunIdError, Principal, RunId, SessionId};
 pub use json::{Json, NotJson, write_json_string};
 pub use outcome::{Completion, FailureKind, Outcome, RunEnd, Usage};

@@ -20,6 +20,7 @@ mod options;
 mod patch;
 mod projection;
 mod question;
+pub mod rules;
 mod stamp;
 
 #[cfg(feature = "io")]

@@ -251,6 +251,22 @@ impl SocketWriter {
         live
     }
 
+    /// Writes a record to `out`. `note` hears how many items there are after each event, by its number, and after what the record as a whole gives.
+    pub(crate) fn write_noting(&mut self, record: &Record, events: &[Event], mut note: impl FnMut(Option<usize>, usize)) {
+        self.now = record.at;
+        if let Body::Fact(Fact::Titled { title }) = &record.body {
+            self.session_changed(None, Some(title));
+            note(None, self.out.len());
+        }
+        let ending = events.iter().any(|event| matches!(event.what, What::RunEnded(_)));
+        for (at, event) in events.iter().enumerate() {
+            self.event(record, event, events.get(at + 1..).unwrap_or_default(), ending);
+            note(Some(at), self.out.len());
+        }
+        self.pause_if_waiting(events);
+        note(None, self.out.len());
+    }
+
     fn event(&mut self, record: &Record, event: &Event, rest: &[Event], ending: bool) {
         let lane = &event.lane;
         match &event.what {
@@ -612,15 +628,7 @@ impl Writer for SocketWriter {
     type Item = SocketEvent;
 
     fn write(&mut self, record: &Record, events: &[Event], items: &mut Vec<SocketEvent>) {
-        self.now = record.at;
-        if let Body::Fact(Fact::Titled { title }) = &record.body {
-            self.session_changed(None, Some(title));
-        }
-        let ending = events.iter().any(|event| matches!(event.what, What::RunEnded(_)));
-        for (at, event) in events.iter().enumerate() {
-            self.event(record, event, events.get(at + 1..).unwrap_or_default(), ending);
-        }
-        self.pause_if_waiting(events);
+        self.write_noting(record, events, |_, _| {});
         items.append(&mut self.out);
     }
 }

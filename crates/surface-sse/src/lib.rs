@@ -13,6 +13,7 @@ mod block;
 mod escape;
 mod mapping;
 mod plan;
+pub mod rules;
 
 #[cfg(feature = "io")]
 mod answer;
