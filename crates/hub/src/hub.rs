@@ -165,6 +165,12 @@ impl Hub {
         &self.routes
     }
 
+    /// How long asks wait for an answer.
+    #[must_use]
+    pub fn ask_config(&self) -> &AskConfig {
+        &self.timers.ask
+    }
+
     /// The counters.
     #[must_use]
     pub fn telemetry(&self) -> &Telemetry {

@@ -1,6 +1,7 @@
 //! Blocks: one event each, written once and shared by every reader, in whatever framing a reader asked for.
 
 use bytes::{Bytes, BytesMut};
+use interline_model::{Millis, RunId, SessionId, write_json_string};
 
 /// What stands before the JSON. The space is part of the wire: naive clients cut off exactly six bytes (sse.md §4.1).
 pub(crate) const DATA: &str = "data: ";
@@ -12,7 +13,22 @@ const END: &str = "\n\n";
 pub struct Block {
     bytes: Bytes,
     seq: u64,
-    terminal: bool,
+    kind: Kind,
+}
+
+/// What an event is to its run, and so which of the members that every event may carry it has by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `run_start`, which names run and session.
+    Start,
+    /// One in between.
+    Event,
+    /// `done`, which names the run.
+    Done,
+    /// Another terminal event.
+    End,
+    /// An undocumented one, without a number.
+    Aside,
 }
 
 impl Block {
@@ -35,16 +51,28 @@ impl Block {
         self.bytes.slice(DATA.len().min(end)..end)
     }
 
-    /// The number of the event within its run; `run_start` is 1.
+    /// The number of the event within its run; `run_start` is 1. An aside has none: then it is that of the event before.
     #[must_use]
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
+    /// Whether it is an undocumented event, which counts for nothing (decision 26).
+    #[must_use]
+    pub fn is_aside(&self) -> bool {
+        self.kind == Kind::Aside
+    }
+
     /// Whether it ends its run: nothing follows, and the body ends with it.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
-        self.terminal
+        matches!(self.kind, Kind::Done | Kind::End)
+    }
+
+    /// Whether a reader that wants the events from number `from` on gets this one. An aside that may have been missed is told again.
+    #[cfg_attr(not(feature = "io"), allow(dead_code, reason = "only readers ask"))]
+    pub(crate) fn is_from(&self, from: u64) -> bool {
+        if self.is_aside() { self.seq.saturating_add(1) >= from } else { self.seq >= from }
     }
 }
 
@@ -54,6 +82,30 @@ pub(crate) struct Ink {
     line: String,
     page: BytesMut,
     seq: u64,
+    stamp: Option<Stamp>,
+}
+
+/// What each event says of where and when it belongs, where that is asked for (sse.md §3.1).
+#[derive(Debug)]
+struct Stamp {
+    run: String,
+    session: String,
+    at: Millis,
+}
+
+impl Stamp {
+    fn write(&self, out: &mut String, kind: Kind, seq: u64) {
+        if kind != Kind::Aside {
+            out.push_str(&format!(",\"seq\":{seq}"));
+        }
+        if !matches!(kind, Kind::Start | Kind::Done) {
+            out.push_str(&self.run);
+        }
+        if kind != Kind::Start {
+            out.push_str(&self.session);
+        }
+        out.push_str(&format!(",\"ts\":{}", self.at));
+    }
 }
 
 impl Ink {
@@ -62,16 +114,46 @@ impl Ink {
     /// A line buffer beyond this is given back after a huge event.
     const LINE: usize = 64 * 1024;
 
-    /// Starts counting again: the next event is the first of a run.
-    pub(crate) fn restart(&mut self) {
+    /// Starts counting again: the next event is the first of a run. `stamped` events say which run that is.
+    pub(crate) fn begin(&mut self, run: RunId, session: &SessionId, stamped: bool) {
         self.seq = 0;
+        self.stamp = stamped.then(|| {
+            let mut text = ",\"session_id\":".to_owned();
+            write_json_string(&mut text, session.as_str());
+            Stamp { run: format!(",\"run_id\":\"{run}\""), session: text, at: 0 }
+        });
     }
 
-    /// Writes the next event. `write` appends its JSON object behind the `data: `.
-    pub(crate) fn put(&mut self, items: &mut Vec<Block>, terminal: bool, write: impl FnOnce(&mut String)) {
+    /// What is written from now on happened then.
+    pub(crate) fn now(&mut self, at: Millis) {
+        if let Some(stamp) = &mut self.stamp {
+            stamp.at = at;
+        }
+    }
+
+    /// Whether events carry more than their documented members.
+    pub(crate) fn is_stamped(&self) -> bool {
+        self.stamp.is_some()
+    }
+
+    /// Bytes that a stamp takes.
+    pub(crate) fn stamp_len(&self) -> usize {
+        const NUMBERS: usize = 64;
+        self.stamp.as_ref().map_or(0, |stamp| stamp.run.len() + stamp.session.len() + NUMBERS)
+    }
+
+    /// Writes the next event. `write` appends its JSON object behind the `data: `, all but the brace that closes it.
+    pub(crate) fn put(&mut self, items: &mut Vec<Block>, kind: Kind, write: impl FnOnce(&mut String)) {
         self.line.clear();
         self.line.push_str(DATA);
         write(&mut self.line);
+        if kind != Kind::Aside {
+            self.seq = self.seq.saturating_add(1);
+        }
+        if let Some(stamp) = &self.stamp {
+            stamp.write(&mut self.line, kind, self.seq);
+        }
+        self.line.push('}');
         self.line.push_str(END);
         let bytes = if self.line.len() > Self::PAGE / 4 {
             Bytes::copy_from_slice(self.line.as_bytes())
@@ -85,12 +167,11 @@ impl Ink {
         if self.line.capacity() > Self::LINE {
             self.line = String::new();
         }
-        if terminal {
+        if matches!(kind, Kind::Done | Kind::End) {
             // An idle session keeps no half-used page.
             self.page = BytesMut::new();
         }
-        self.seq = self.seq.saturating_add(1);
-        items.push(Block { bytes, seq: self.seq, terminal });
+        items.push(Block { bytes, seq: self.seq, kind });
     }
 }
 
@@ -101,8 +182,8 @@ mod tests {
     #[test]
     fn one_block_serves_all_framings_from_the_same_bytes() {
         let (mut ink, mut items) = (Ink::default(), Vec::new());
-        ink.put(&mut items, false, |out| out.push_str("{\"a\":1}"));
-        ink.put(&mut items, true, |out| out.push_str("{}"));
+        ink.put(&mut items, Kind::Event, |out| out.push_str("{\"a\":1"));
+        ink.put(&mut items, Kind::End, |out| out.push('{'));
         assert_eq!(items[0].plain(), "data: {\"a\":1}\n\n");
         assert_eq!(items[0].after_pad(), "{\"a\":1}\n\n");
         assert_eq!(items[0].json(), "{\"a\":1}");
@@ -116,10 +197,37 @@ mod tests {
         let (mut ink, mut items) = (Ink::default(), Vec::new());
         let sizes = [0, 1, 500, 1000, 1100, 4090, 5000, 200_000, 3, 900, 900, 900, 900, 900];
         for size in sizes {
-            ink.put(&mut items, false, |out| out.extend(std::iter::repeat_n('x', size)));
+            ink.put(&mut items, Kind::Event, |out| out.extend(std::iter::repeat_n('x', size)));
         }
         for (block, size) in items.iter().zip(sizes) {
-            assert_eq!(block.json(), "x".repeat(size));
+            assert_eq!(block.json(), "x".repeat(size) + "}");
         }
+    }
+
+    #[test]
+    fn a_stamp_adds_what_an_event_does_not_say_itself_and_an_aside_takes_no_number() {
+        let (mut ink, mut items) = (Ink::default(), Vec::new());
+        let run = RunId::from_u128(1);
+        ink.begin(run, &SessionId::from("s\"1"), true);
+        ink.now(7);
+        for kind in [Kind::Start, Kind::Event, Kind::Aside, Kind::Done] {
+            ink.put(&mut items, kind, |out| out.push_str("{\"a\":1"));
+        }
+        let session = r#""session_id":"s\"1""#;
+        let told: Vec<String> = items.iter().map(|block| String::from_utf8(block.json().to_vec()).unwrap()).collect();
+        assert_eq!(
+            told,
+            [
+                r#"{"a":1,"seq":1,"ts":7}"#.to_owned(),
+                format!(r#"{{"a":1,"seq":2,"run_id":"{run}",{session},"ts":7}}"#),
+                format!(r#"{{"a":1,"run_id":"{run}",{session},"ts":7}}"#),
+                format!(r#"{{"a":1,"seq":3,{session},"ts":7}}"#),
+            ]
+        );
+        let wanted = |from| items.iter().map(|block| block.is_from(from)).collect::<Vec<_>>();
+        assert_eq!(wanted(1), [true, true, true, true]);
+        assert_eq!(wanted(3), [false, false, true, true], "an aside behind the last event that was seen may have been missed");
+        assert_eq!(wanted(4), [false; 4]);
+        assert!(told.iter().all(|json| json.len() <= 7 + ink.stamp_len()));
     }
 }

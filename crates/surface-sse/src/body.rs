@@ -33,6 +33,8 @@ pub(crate) struct Reading {
     projection: Arc<Projection<SseWriter>>,
     run: RunId,
     tail: RunTail<SseWriter>,
+    /// The number of the first event wanted.
+    from: u64,
     queue: VecDeque<Block>,
     framing: Framing,
     heartbeat: Option<Duration>,
@@ -45,11 +47,12 @@ impl Reading {
         projection: Arc<Projection<SseWriter>>,
         run: RunId,
         tail: RunTail<SseWriter>,
+        from: u64,
         framing: Framing,
         heartbeat: Option<Duration>,
         closing: CancellationToken,
     ) -> Self {
-        Self { projection, run, tail, queue: VecDeque::new(), framing, heartbeat, closing, over: false }
+        Self { projection, run, tail, from, queue: VecDeque::new(), framing, heartbeat, closing, over: false }
     }
 
     /// The stream as an HTTP body.
@@ -65,15 +68,18 @@ impl Reading {
         if self.over {
             return None;
         }
-        if self.queue.is_empty() {
+        while self.queue.is_empty() {
             tokio::select! {
                 biased;
                 batch = self.tail.next(BATCH) => match batch {
-                    Some(batch) => self.queue.extend(batch.items),
+                    Some(batch) => self.queue.extend(batch.items.into_iter().filter(|block| block.is_from(self.from))),
                     // The reader has all or asked for more than there ever was; its stream ends with the terminal all the same (sse.md §5.6).
-                    None => self.queue.extend(self.terminal().await),
+                    None => {
+                        self.queue.extend(last(&self.projection, self.run).await.filter(Block::is_terminal));
+                        break;
+                    }
                 },
-                () = self.closing.cancelled() => {}
+                () = self.closing.cancelled() => break,
                 () = idle(self.heartbeat) => return Some(Ok(self.framing.heartbeat())),
             }
         }
@@ -86,13 +92,12 @@ impl Reading {
         self.over = ends && self.queue.is_empty();
         Some(Ok(frame))
     }
+}
 
-    /// The run's last event.
-    async fn terminal(&self) -> Option<Block> {
-        let (last, _) = self.projection.run_len(self.run).ok()?;
-        let batch = self.projection.run_tail(self.run, last).ok()?.next(1).await?;
-        batch.items.into_iter().find(Block::is_terminal)
-    }
+/// The run's last event so far. The last one of an ended run is its terminal event.
+pub(crate) async fn last(projection: &Arc<Projection<SseWriter>>, run: RunId) -> Option<Block> {
+    let (last, _) = projection.run_len(run).ok().filter(|(last, _)| *last > 0)?;
+    projection.run_tail(run, last).ok()?.next(1).await?.items.pop()
 }
 
 async fn idle(heartbeat: Option<Duration>) {
@@ -107,12 +112,14 @@ pub(crate) struct Framing {
     run: RunId,
     full: bool,
     retry_ms: u64,
+    /// Heartbeats are events: the application's own timers see them (sse.md §5.2).
+    pings: bool,
     pad_open: bool,
 }
 
 impl Framing {
-    pub(crate) fn new(run: RunId, profile: Profile, retry_ms: u64) -> Self {
-        Self { run, full: profile == Profile::Full, retry_ms, pad_open: false }
+    pub(crate) fn new(run: RunId, profile: Profile, retry_ms: u64, pings: bool) -> Self {
+        Self { run, full: profile == Profile::Full, retry_ms, pings, pad_open: false }
     }
 
     /// The queue's first blocks as one piece of the body: at least one, more while they are small.
@@ -141,7 +148,10 @@ impl Framing {
             if self.retry_ms > 0 {
                 out.put(format!("retry: {}\n", std::mem::take(&mut self.retry_ms)).as_bytes());
             }
-            out.put(format!("id: {}:{}\n", self.run, block.seq()).as_bytes());
+            // Without an `id:` an aside leaves the reader's last one as it is.
+            if !block.is_aside() {
+                out.put(format!("id: {}:{}\n", self.run, block.seq()).as_bytes());
+            }
             out.put(block.plain());
         }
         out.freeze()
@@ -149,7 +159,9 @@ impl Framing {
 
     /// What keeps an idle connection alive, as no client can mistake it (sse.md §5.3).
     fn heartbeat(&mut self) -> Bytes {
-        if self.full {
+        if self.pings {
+            Bytes::from_static(b"data: {\"type\":\"ping\"}\n\n")
+        } else if self.full {
             // No blank line: one would make some clients deliver an empty message and start the run again.
             Bytes::from_static(b":hb\n")
         } else if std::mem::replace(&mut self.pad_open, true) {
@@ -163,12 +175,13 @@ impl Framing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::Ink;
+    use crate::block::{Ink, Kind};
 
     fn blocks(bodies: &[&str]) -> VecDeque<Block> {
         let (mut ink, mut items) = (Ink::default(), Vec::new());
         for (n, body) in bodies.iter().enumerate() {
-            ink.put(&mut items, n + 1 == bodies.len(), |out| out.push_str(body));
+            let kind = if n + 1 == bodies.len() { Kind::End } else { Kind::Event };
+            ink.put(&mut items, kind, |out| out.push_str(body.strip_suffix('}').unwrap()));
         }
         items.into()
     }
@@ -179,7 +192,7 @@ mod tests {
 
     #[test]
     fn plain_frames_join_what_is_ready_and_an_open_pad_becomes_the_next_event() {
-        let mut framing = Framing::new(RunId::from_u128(1), Profile::Plain, 2000);
+        let mut framing = Framing::new(RunId::from_u128(1), Profile::Plain, 2000, false);
         assert_eq!(wire(&mut framing, &mut blocks(&["{\"a\":1}", "{}"])), "data: {\"a\":1}\n\ndata: {}\n\n");
         let beats: Vec<Bytes> = (0..3).map(|_| framing.heartbeat()).collect();
         assert_eq!(beats.concat(), b"data:   ");
@@ -190,18 +203,36 @@ mod tests {
     #[test]
     fn full_frames_carry_ids_and_say_once_when_to_come_back() {
         let run = RunId::from_u128(1);
-        let mut framing = Framing::new(run, Profile::Full, 2000);
-        let first = wire(&mut framing, &mut blocks(&["{}", "[]"]));
-        assert_eq!(first, format!("retry: 2000\nid: {run}:1\ndata: {{}}\n\nid: {run}:2\ndata: []\n\n"));
+        let mut framing = Framing::new(run, Profile::Full, 2000, false);
+        let first = wire(&mut framing, &mut blocks(&["{}", "{\"b\":2}"]));
+        assert_eq!(first, format!("retry: 2000\nid: {run}:1\ndata: {{}}\n\nid: {run}:2\ndata: {{\"b\":2}}\n\n"));
         assert_eq!(framing.heartbeat(), ":hb\n");
         assert_eq!(wire(&mut framing, &mut blocks(&["{}"])), format!("id: {run}:1\ndata: {{}}\n\n"));
     }
 
     #[test]
+    fn asides_have_no_id_and_pings_are_events() {
+        let run = RunId::from_u128(1);
+        let (mut ink, mut items) = (Ink::default(), Vec::new());
+        for kind in [Kind::Event, Kind::Aside, Kind::End] {
+            ink.put(&mut items, kind, |out| out.push('{'));
+        }
+        let mut framing = Framing::new(run, Profile::Full, 0, true);
+        assert_eq!(
+            wire(&mut framing, &mut items.clone().into()),
+            format!("id: {run}:1\ndata: {{}}\n\ndata: {{}}\n\nid: {run}:2\ndata: {{}}\n\n")
+        );
+        assert_eq!(framing.heartbeat(), "data: {\"type\":\"ping\"}\n\n");
+        let mut framing = Framing::new(run, Profile::Plain, 0, true);
+        assert_eq!(framing.heartbeat(), "data: {\"type\":\"ping\"}\n\n");
+        assert_eq!(wire(&mut framing, &mut items.into()), "data: {}\n\n".repeat(3), "no pad was left open");
+    }
+
+    #[test]
     fn a_frame_is_bounded_and_nothing_is_left_behind() {
-        let large = "x".repeat(50_000);
+        let large = "x".repeat(50_000) + "}";
         for profile in [Profile::Plain, Profile::Full] {
-            let mut framing = Framing::new(RunId::from_u128(1), profile, 0);
+            let mut framing = Framing::new(RunId::from_u128(1), profile, 0, false);
             let mut queue = blocks(&[large.as_str(); 5]);
             let mut frames = Vec::new();
             while !queue.is_empty() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ArgumentsForm, InterruptTerminal, Options, SubAgents};
+use crate::{ArgumentsForm, Extras, InterruptTerminal, Options, SubAgents};
 
 /// The section `[sse]` of the config file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +28,11 @@ pub struct Config {
     pub arguments: ArgumentsForm,
     /// The number of a run's first turn.
     pub first_turn_num: u64,
+    /// What goes beyond the documented vocabulary: `off` nothing, `fields` more members, `events` more types of events, too. `?extras=` asks
+    /// for another one.
+    pub extras: Extras,
+    /// Whether `GET …/events?explain=1` tells which messages of the upstream, and which rules, caused each event.
+    pub explain: bool,
     /// The largest request body in bytes.
     pub max_body_bytes: usize,
     /// Milliseconds in which a request body has to arrive.
@@ -70,7 +75,8 @@ pub enum QueryToken {
 
 impl Default for Config {
     fn default() -> Self {
-        let Options { max_event_bytes, sub_agents, interrupt_terminal, arguments, first_turn_num } = Options::default();
+        let Options { max_event_bytes, sub_agents, interrupt_terminal, arguments, first_turn_num, extras, ask_limits: _ } =
+            Options::default();
         Self {
             heartbeat_ms: 15_000,
             retry_ms: 0,
@@ -81,6 +87,8 @@ impl Default for Config {
             interrupt_terminal,
             arguments,
             first_turn_num,
+            extras,
+            explain: false,
             max_body_bytes: 16 << 20,
             body_timeout_ms: 30_000,
             query_token: QueryToken::Loopback,
@@ -92,7 +100,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What of it concerns the mapping.
+    /// What of it concerns the mapping. How long asks wait is not said here.
     #[must_use]
     pub fn options(&self) -> Options {
         Options {
@@ -101,6 +109,8 @@ impl Config {
             interrupt_terminal: self.interrupt_terminal,
             arguments: self.arguments,
             first_turn_num: self.first_turn_num,
+            extras: self.extras,
+            ask_limits: None,
         }
     }
 

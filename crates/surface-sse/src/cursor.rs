@@ -3,8 +3,8 @@
 use axum::http::{HeaderMap, header};
 use interline_model::RunId;
 
-use crate::Profile;
 use crate::error::Refusal;
+use crate::{Extras, Profile};
 
 /// Reads `from_seq`: absent, empty, 0 and 1 are the beginning; a number beyond every event is beyond every event.
 pub(crate) fn from_seq(text: Option<&str>) -> Result<u64, Refusal> {
@@ -45,6 +45,11 @@ pub(crate) fn post_profile(asked: Option<&str>, configured: Profile) -> Profile 
         (None, Profile::Full) => Profile::Full,
         (None, Profile::Auto | Profile::Plain) => Profile::Plain,
     }
+}
+
+/// What goes beyond the documented vocabulary in this answer.
+pub(crate) fn extras(asked: Option<&str>, configured: Extras) -> Extras {
+    asked.and_then(Extras::from_word).unwrap_or(configured)
 }
 
 fn override_of(asked: Option<&str>) -> Option<Profile> {
@@ -117,6 +122,14 @@ mod tests {
             (Some("odd"), Profile::Auto, &HeaderMap::new(), Profile::Plain),
         ] {
             assert_eq!(get_profile(asked, configured, headers), expected, "{asked:?} {configured:?}");
+        }
+        for (asked, configured, expected) in [
+            (None, Extras::Fields, Extras::Fields),
+            (Some("off"), Extras::Events, Extras::Off),
+            (Some("events"), Extras::Off, Extras::Events),
+            (Some("odd"), Extras::Fields, Extras::Fields),
+        ] {
+            assert_eq!(extras(asked, configured), expected, "{asked:?} {configured:?}");
         }
         assert_eq!(post_profile(None, Profile::Auto), Profile::Plain);
         assert_eq!(post_profile(Some("full"), Profile::Auto), Profile::Full);

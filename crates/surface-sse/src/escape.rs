@@ -65,6 +65,11 @@ pub(crate) fn fitting(text: &str, budget: usize) -> usize {
     text.len()
 }
 
+/// As much of `text` as fits.
+pub(crate) fn within(text: &str, budget: usize) -> &str {
+    text.get(..fitting(text, budget)).unwrap_or(text)
+}
+
 #[cfg(test)]
 mod tests {
     use interline_model::write_json_string;

@@ -1,10 +1,9 @@
 //! What a page shows after a reload: the conversation as messages, and the plan as it stands (sse.md §1, E10 and E11).
 
-use interline_model::{
-    Body, CallId, Event, Fact, Json, Millis, Part, PlanStep, Record, RunAccepted, RunId, StepStatus, Text, What, Writer, write_json_string,
-};
+use interline_model::{Body, CallId, Event, Fact, Json, Millis, Part, Record, RunAccepted, RunId, Text, What, Writer, write_json_string};
 
 use crate::moment::rfc3339;
+use crate::plan::{Plan, write_steps};
 
 /// Writes a session's messages: what the user said, then one of the assistant's for each model call. The root agent's only.
 #[derive(Debug, Default)]
@@ -13,7 +12,7 @@ pub(crate) struct HistoryWriter {
     written: u32,
     since: Millis,
     parts: Vec<Piece>,
-    plan: Vec<PlanStep>,
+    plan: Plan,
 }
 
 /// A part of the message being gathered.
@@ -25,8 +24,8 @@ enum Piece {
 }
 
 impl HistoryWriter {
-    /// The steps of the plan, empty if there is none.
-    pub(crate) fn plan(&self) -> &[PlanStep] {
+    /// The plan, as the session's events have told it.
+    pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }
 
@@ -62,8 +61,18 @@ impl HistoryWriter {
                     }
                 }
             }
-            What::PlanChanged { steps } => self.plan.clone_from(steps),
-            What::TurnEnded { .. } | What::RunEnded(_) => self.finish(items),
+            What::PlanChanged { steps } => {
+                self.plan.change(steps);
+            }
+            What::Task { task, phase, summary, .. } => {
+                self.plan.task(task, *phase, summary);
+            }
+            What::TurnEnded { .. } => self.finish(items),
+            What::RunEnded(_) => {
+                self.finish(items);
+                // The next run's plan is another one.
+                self.plan.interrupt();
+            }
             _ => {}
         }
     }
@@ -152,19 +161,19 @@ fn piece_json(piece: &Piece) -> String {
 }
 
 /// A plan as `GET …/plan` shows it; `null` if there is none.
-pub(crate) fn plan_json(steps: &[PlanStep]) -> String {
+pub(crate) fn plan_json(plan: &Plan) -> String {
+    let steps = plan.steps();
     if steps.is_empty() {
         return r#"{"plan":null}"#.to_owned();
     }
-    let done = steps.iter().filter(|step| step.status == StepStatus::Completed).count();
     let mut shown = String::new();
-    crate::plan::write_steps(&mut shown, steps);
-    format!(r#"{{"plan":{{"steps":{shown},"total_steps":{},"done_steps":{done}}}}}"#, steps.len())
+    write_steps(&mut shown, steps, usize::MAX);
+    format!(r#"{{"plan":{{"steps":{shown},"total_steps":{},"done_steps":{}}}}}"#, steps.len(), plan.done())
 }
 
 #[cfg(test)]
 mod tests {
-    use interline_model::{Actor, Completion, Lane, Outcome, Principal, RunEnd, SessionId};
+    use interline_model::{Actor, Completion, Lane, Outcome, PlanStep, Principal, RunEnd, SessionId, StepStatus};
 
     use super::*;
 

@@ -9,9 +9,13 @@
 
 #![warn(missing_docs)]
 
+mod aside;
 mod block;
 mod escape;
+mod extras;
 mod mapping;
+mod moment;
+mod options;
 mod plan;
 pub mod rules;
 
@@ -36,8 +40,6 @@ mod history;
 #[cfg(feature = "io")]
 mod lists;
 #[cfg(feature = "io")]
-mod moment;
-#[cfg(feature = "io")]
 mod request;
 #[cfg(feature = "io")]
 mod shell;
@@ -45,6 +47,8 @@ mod shell;
 pub use block::Block;
 #[cfg(feature = "io")]
 pub use config::{Config, Profile, QueryToken};
-pub use mapping::{ArgumentsForm, InterruptTerminal, Options, SseWriter, SubAgents};
+pub use extras::{AskLimits, Extras};
+pub use mapping::SseWriter;
+pub use options::{ArgumentsForm, InterruptTerminal, Options, SubAgents};
 #[cfg(feature = "io")]
 pub use shell::{SseSurface, router};

@@ -6,10 +6,12 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use interline_hub::{Filter, Projection, Route, RunInfo, RunStatus, Session};
-use interline_model::{CellName, Millis, RunId, SessionId, Text};
+use interline_model::{CellName, Millis, SessionId, Text};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::Block;
+use crate::body;
 use crate::caller::Caller;
 use crate::control::done;
 use crate::error::{Refusal, json};
@@ -113,20 +115,16 @@ pub(crate) async fn run(State(shell): State<Arc<Shell>>, caller: Caller) -> Resu
     let (session, run) = caller.run(&shell)?;
     let info = session.run_info(run).ok_or_else(|| Refusal::RunNotFound(run.to_string()))?;
     let mut object = run_object(&session, &info);
-    let projection = shell.projection(&session);
-    if let Ok((last, _)) = projection.run_len(run) {
-        object.last_seq = Some(last);
-        if info.status != RunStatus::Running {
-            object.stop_reason = stop_reason(&projection, run, last).await;
-        }
+    if let Some(last) = body::last(&shell.projection(&session, shell.config.extras), run).await {
+        object.last_seq = Some(last.seq());
+        object.stop_reason = stop_reason(&last);
     }
     Ok(json(&object).into_response())
 }
 
-/// The token in a run's last event.
-async fn stop_reason(projection: &Arc<Projection<crate::SseWriter>>, run: RunId, last: u64) -> Option<String> {
-    let batch = projection.run_tail(run, last).ok()?.next(1).await?;
-    let event: Value = serde_json::from_slice(&batch.items.first()?.json()).ok()?;
+/// The token in a run's terminal event.
+fn stop_reason(last: &Block) -> Option<String> {
+    let event: Value = serde_json::from_slice(&last.json()).ok().filter(|_| last.is_terminal())?;
     ["reason", "kind"].iter().find_map(|name| event.get(*name)?.as_str()).map(str::to_owned)
 }
 

@@ -1,71 +1,18 @@
-//! The mapping: canonical events in, SSE run events out. Only documented types and members, in documented order (sse.md §3).
+//! The mapping: canonical events in, SSE run events out. Documented types and members, in documented order (sse.md §3), and what else
+//! a client asked for.
 
 use std::collections::{HashMap, HashSet};
 
 use interline_model::{
-    Ask, AskKind, CallId, Completion, Event, FailureKind, Json, Lane, Outcome, Record, RunEnd, RunId, Text, What, Writer, write_json_string,
+    Ask, AskKind, CallId, Completion, Event, FailureKind, Json, Lane, Millis, Outcome, Record, RunEnd, RunId, Text, What, Writer,
+    write_json_string,
 };
 
-use crate::block::{Block, Ink};
-use crate::escape::{fitting, splice_json};
-use crate::plan::Plan;
-
-/// What the protocol page leaves to choose (sse.md §6).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The longest event, in bytes. Longer text goes out as several deltas; a longer tool result is cut, and says so.
-    pub max_event_bytes: usize,
-    /// What becomes of a sub-agent's text.
-    pub sub_agents: SubAgents,
-    /// How a stopped run ends.
-    pub interrupt_terminal: InterruptTerminal,
-    /// How a tool's input is written.
-    pub arguments: ArgumentsForm,
-    /// The number of a run's first turn.
-    pub first_turn_num: u64,
-}
-
-/// What becomes of a sub-agent's text (A13, decision 25). Its reasoning and tools are never shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "io", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
-pub enum SubAgents {
-    /// It is output of the call that started the sub-agent, or that started the one which did.
-    Fold,
-    /// Nothing.
-    Hide,
-}
-
-/// How a stopped run ends (A3). Both are documented.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "io", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
-pub enum InterruptTerminal {
-    /// `interrupted{reason}`.
-    Interrupted,
-    /// `done{context_cancelled}`.
-    Done,
-}
-
-/// How a tool's input is written (A5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "io", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
-pub enum ArgumentsForm {
-    /// As an object.
-    Object,
-    /// As a string that holds the object's JSON.
-    String,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            max_event_bytes: 1 << 20,
-            sub_agents: SubAgents::Fold,
-            interrupt_terminal: InterruptTerminal::Interrupted,
-            arguments: ArgumentsForm::Object,
-            first_turn_num: 1,
-        }
-    }
-}
+use crate::block::{Block, Ink, Kind};
+use crate::escape::{fitting, splice_json, within};
+use crate::options::{ArgumentsForm, InterruptTerminal, Options, SubAgents};
+use crate::plan::{Plan, Saying};
+use crate::{aside, extras};
 
 /// Writes the runs of one session, one after another.
 ///
@@ -75,6 +22,8 @@ impl Default for Options {
 pub struct SseWriter {
     options: Options,
     ink: Ink,
+    /// When the record came that is being written.
+    at: Millis,
     run: Option<Run>,
 }
 
@@ -82,14 +31,23 @@ pub struct SseWriter {
 #[derive(Debug)]
 struct Run {
     id: RunId,
+    began: Millis,
     next_turn: u64,
     open_turn: Option<u64>,
     /// The root agent's calls that go on, in order of their start.
-    open_calls: Vec<CallId>,
+    open_calls: Vec<OpenCall>,
     ended_calls: HashSet<CallId>,
     /// Which root call a sub-agent's call goes back to.
     ancestors: HashMap<CallId, CallId>,
     plan: Plan,
+}
+
+/// A call that goes on.
+#[derive(Debug)]
+struct OpenCall {
+    id: CallId,
+    name: Text,
+    began: Millis,
 }
 
 impl SseWriter {
@@ -97,30 +55,33 @@ impl SseWriter {
     const FRAME: usize = 512;
     /// Below this a cut result could not even say that it was cut.
     const SMALLEST_EVENT: usize = 1024;
+    /// Text is told in pieces of so many bytes even where the rest of the event leaves no room for them.
+    const SMALLEST_TEXT: usize = 64;
 
     /// A writer for one session.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let max_event_bytes = options.max_event_bytes.max(Self::SMALLEST_EVENT);
-        Self { options: Options { max_event_bytes, ..options }, ink: Ink::default(), run: None }
+        Self { options: Options { max_event_bytes, ..options }, ink: Ink::default(), at: 0, run: None }
     }
 
     fn event(&mut self, event: &Event, items: &mut Vec<Block>) {
         if let What::RunStarted { run, session, model } = &event.what {
             // A reader never starts a run inside another; if one does, the earlier run still gets its end.
             self.end(&RunEnd::synthesised(Outcome::Failed { kind: FailureKind::MissingTerminalEvent, message: Text::new() }), items);
-            self.ink.restart();
-            self.ink.put(items, false, |out| {
+            self.ink.begin(*run, session, self.options.extras.has_fields());
+            self.ink.now(self.at);
+            self.ink.put(items, Kind::Start, |out| {
                 out.push_str("{\"type\":\"run_start\",\"run_id\":\"");
                 out.push_str(&run.to_string());
                 out.push_str("\",\"session_id\":");
                 write_json_string(out, session.as_str());
                 out.push_str(",\"model\":");
                 write_json_string(out, model);
-                out.push('}');
             });
             self.run = Some(Run {
                 id: *run,
+                began: self.at,
                 next_turn: self.options.first_turn_num,
                 open_turn: None,
                 open_calls: Vec::new(),
@@ -129,6 +90,12 @@ impl SseWriter {
                 plan: Plan::default(),
             });
             return;
+        }
+        if self.options.extras.has_events()
+            && let Some(run) = &self.run
+        {
+            let room = self.room();
+            aside::tell(&mut self.ink, items, &event.lane, run.open_turn, &event.what, self.options.arguments, room);
         }
         match (&event.lane, &event.what) {
             (_, What::RunEnded(end)) => self.end(end, items),
@@ -140,6 +107,7 @@ impl SseWriter {
 
     /// What the root agent does.
     fn root(&mut self, what: &What, items: &mut Vec<Block>) {
+        let room = self.room();
         let Some(run) = &mut self.run else { return };
         let ink = &mut self.ink;
         match what {
@@ -158,29 +126,36 @@ impl SseWriter {
             }
             What::ToolStarted { call, name, input } if !run.is_known(call) => {
                 run.start_turn(ink, items);
-                run.open_calls.push(call.clone());
+                run.open_calls.push(OpenCall { id: call.clone(), name: name.clone(), began: self.at });
                 let form = self.options.arguments;
-                ink.put(items, false, |out| {
+                ink.put(items, Kind::Event, |out| {
                     out.push_str("{\"type\":\"tool_start\",\"tool_name\":");
                     write_json_string(out, name);
                     out.push_str(",\"call_id\":");
                     write_json_string(out, call.as_str());
                     out.push_str(",\"arguments\":");
                     write_arguments(out, input.as_ref(), form);
-                    out.push('}');
                 });
             }
             What::ToolOutput { call, delta } if run.is_open(call) => {
                 self.pieces("{\"type\":\"tool_progress\",\"call_id\":", Some(call), delta, items);
             }
-            What::ToolEnded { call, result, is_error, aborted } if run.is_open(call) => {
-                run.open_calls.retain(|open| open != call);
-                run.ended_calls.insert(call.clone());
-                let room = self.options.max_event_bytes - Self::FRAME;
-                ink.put(items, false, |out| tool_end(out, call, result, *is_error || *aborted, room));
+            What::ToolEnded { call, result, is_error, aborted, .. } => {
+                if let Some(at) = run.open_calls.iter().position(|open| open.id == *call) {
+                    let call = run.open_calls.remove(at);
+                    run.ended_calls.insert(call.id.clone());
+                    tool_end(ink, items, &call, result, *is_error || *aborted, self.at, room);
+                }
             }
-            What::PlanChanged { steps } => run.plan.change(ink, items, run.id, steps),
-            // No documented event says any of the rest, and strict clients know no others (sse.md §3.1).
+            What::PlanChanged { steps } => {
+                let sayings = run.plan.change(steps);
+                run.plan.tell(ink, items, run.id, &sayings, "cleared", room);
+            }
+            What::Task { task, phase, summary, .. } => {
+                let sayings = run.plan.task(task, *phase, summary);
+                run.plan.tell(ink, items, run.id, &sayings, "", room);
+            }
+            // No documented event says any of the rest (sse.md §3.1).
             _ => {}
         }
     }
@@ -203,20 +178,24 @@ impl SseWriter {
         }
     }
 
+    /// Bytes that an event has for text.
+    fn room(&self) -> usize {
+        self.options.max_event_bytes.saturating_sub(Self::FRAME).saturating_sub(self.ink.stamp_len()).max(Self::SMALLEST_TEXT)
+    }
+
     /// Appends text, in as many events as its length asks for: `{head}[call,"output":]text}`.
     fn pieces(&mut self, head: &str, call: Option<&CallId>, text: &str, items: &mut Vec<Block>) {
-        let room = self.options.max_event_bytes - Self::FRAME;
+        let room = self.room();
         let mut rest = text;
         while !rest.is_empty() {
             let (piece, further) = rest.split_at_checked(fitting(rest, room)).unwrap_or((rest, ""));
-            self.ink.put(items, false, |out| {
+            self.ink.put(items, Kind::Event, |out| {
                 out.push_str(head);
                 if let Some(call) = call {
                     write_json_string(out, call.as_str());
                     out.push_str(",\"output\":");
                 }
                 write_json_string(out, piece);
-                out.push('}');
             });
             rest = further;
         }
@@ -232,61 +211,84 @@ impl SseWriter {
             AskKind::Question => "ask_user",
             AskKind::Form | AskKind::Link => "elicitation",
         };
-        let form = self.options.arguments;
-        self.ink.put(items, false, |out| {
+        let Options { arguments: form, extras, ask_limits, .. } = self.options;
+        let at = self.at;
+        self.ink.put(items, Kind::Event, |out| {
             out.push_str("{\"type\":\"approval_request\",\"request_id\":");
             write_json_string(out, ask.id.as_str());
             out.push_str(",\"tool_name\":");
             write_json_string(out, tool_name);
             out.push_str(",\"arguments\":");
             write_arguments(out, Some(&ask.input), form);
-            out.push('}');
+            if extras.has_fields() {
+                extras::ask(out, ask, at, ask_limits);
+            }
         });
     }
 
     /// The end: what is still open is closed first, so that no spinner turns for ever (sse.md §3.5).
     fn end(&mut self, end: &RunEnd, items: &mut Vec<Block>) {
+        let room = self.room();
         let Some(mut run) = self.run.take() else { return };
-        let ink = &mut self.ink;
+        let (ink, at) = (&mut self.ink, self.at);
         for call in &run.open_calls {
-            ink.put(items, false, |out| tool_end(out, call, "interrupted", true, Self::FRAME));
+            tool_end(ink, items, call, "interrupted", true, at, room);
         }
         run.end_turn(ink, items);
+        let mut cut_short = |ink: &mut Ink, items: &mut Vec<Block>, reason: &str| {
+            let sayings: Vec<Saying> = run.plan.interrupt();
+            run.plan.tell(ink, items, run.id, &sayings, reason, room);
+        };
+        let totals = Totals { run: run.id, end, elapsed: at.saturating_sub(run.began) };
         match &end.outcome {
-            Outcome::Completed(Completion::EndTurn) => done(ink, items, "end_turn", run.id),
+            Outcome::Completed(Completion::EndTurn) => done(ink, items, "end_turn", &totals),
             Outcome::Completed(Completion::MaxTurns | Completion::MaxBudget) => {
-                run.plan.interrupt(ink, items, "budget_exhausted");
-                done(ink, items, "budget_exhausted", run.id);
+                cut_short(ink, items, "budget_exhausted");
+                done(ink, items, "budget_exhausted", &totals);
             }
             Outcome::Interrupted { reason } => {
-                run.plan.interrupt(ink, items, reason);
+                cut_short(ink, items, reason);
                 match self.options.interrupt_terminal {
-                    InterruptTerminal::Done => done(ink, items, "context_cancelled", run.id),
-                    InterruptTerminal::Interrupted => ink.put(items, true, |out| {
+                    InterruptTerminal::Done => done(ink, items, "context_cancelled", &totals),
+                    InterruptTerminal::Interrupted => ink.put(items, Kind::End, |out| {
                         out.push_str("{\"type\":\"interrupted\",\"reason\":");
-                        write_json_string(out, reason);
-                        out.push('}');
+                        write_json_string(out, within(reason, room));
                     }),
                 }
             }
             Outcome::Failed { kind, message } => {
-                run.plan.interrupt(ink, items, kind.token());
-                ink.put(items, true, |out| {
+                cut_short(ink, items, kind.token());
+                let stamped = ink.is_stamped();
+                // The message may be told twice.
+                let room = if stamped { room / 2 } else { room };
+                ink.put(items, Kind::End, |out| {
                     out.push_str("{\"type\":\"error\",\"error\":");
-                    write_json_string(out, &error_text(*kind, message));
+                    write_json_string(out, within(&error_text(*kind, message), room));
                     out.push_str(",\"kind\":\"");
                     out.push_str(kind.token());
-                    out.push_str("\",\"severity\":\"error\"}");
+                    out.push_str("\",\"severity\":\"error\"");
+                    if stamped {
+                        extras::failure(out, *kind, message, end.synthesised, room);
+                    }
                 });
             }
         }
     }
 }
 
+/// What a run came to.
+struct Totals<'a> {
+    run: RunId,
+    end: &'a RunEnd,
+    elapsed: Millis,
+}
+
 impl Writer for SseWriter {
     type Item = Block;
 
-    fn write(&mut self, _record: &Record, events: &[Event], items: &mut Vec<Self::Item>) {
+    fn write(&mut self, record: &Record, events: &[Event], items: &mut Vec<Self::Item>) {
+        self.at = record.at;
+        self.ink.now(record.at);
         for event in events {
             self.event(event, items);
         }
@@ -300,20 +302,20 @@ impl Run {
             let num = self.next_turn;
             self.open_turn = Some(num);
             self.next_turn = num.saturating_add(1);
-            ink.put(items, false, |out| out.push_str(&format!("{{\"type\":\"turn_start\",\"turn_num\":{num}}}")));
+            ink.put(items, Kind::Event, |out| out.push_str(&format!("{{\"type\":\"turn_start\",\"turn_num\":{num}")));
         }
     }
 
     /// Ends the turn, if one is open.
     fn end_turn(&mut self, ink: &mut Ink, items: &mut Vec<Block>) {
         if let Some(num) = self.open_turn.take() {
-            ink.put(items, false, |out| out.push_str(&format!("{{\"type\":\"turn_end\",\"turn_num\":{num}}}")));
+            ink.put(items, Kind::Event, |out| out.push_str(&format!("{{\"type\":\"turn_end\",\"turn_num\":{num}")));
         }
     }
 
     /// Whether a call of the root agent goes on.
     fn is_open(&self, call: &CallId) -> bool {
-        self.open_calls.contains(call)
+        self.open_calls.iter().any(|open| open.id == *call)
     }
 
     /// Whether a call of the root agent goes on or has ended.
@@ -327,7 +329,7 @@ impl Run {
     }
 }
 
-fn write_arguments(out: &mut String, input: Option<&Json>, form: ArgumentsForm) {
+pub(crate) fn write_arguments(out: &mut String, input: Option<&Json>, form: ArgumentsForm) {
     let empty = Json::empty_object();
     let input = input.unwrap_or(&empty);
     let wrapped;
@@ -344,23 +346,37 @@ fn write_arguments(out: &mut String, input: Option<&Json>, form: ArgumentsForm) 
 }
 
 /// A result longer than `room` is cut before it is numbered, and says so (sse.md §5.4 rule 6).
-fn tool_end(out: &mut String, call: &CallId, result: &str, is_error: bool, room: usize) {
-    out.push_str("{\"type\":\"tool_end\",\"call_id\":");
-    write_json_string(out, call.as_str());
-    out.push_str(",\"result\":");
-    let fits = fitting(result, room);
-    match result.get(..fits).filter(|_| fits < result.len()) {
-        None => write_json_string(out, result),
-        Some(shown) => {
-            let all = result.len();
-            write_json_string(out, &format!("{shown}\n[output cut: {fits} of {all} bytes shown]"));
+fn tool_end(ink: &mut Ink, items: &mut Vec<Block>, call: &OpenCall, result: &str, is_error: bool, at: Millis, room: usize) {
+    let stamped = ink.is_stamped();
+    ink.put(items, Kind::Event, |out| {
+        out.push_str("{\"type\":\"tool_end\",\"call_id\":");
+        write_json_string(out, call.id.as_str());
+        out.push_str(",\"result\":");
+        let fits = fitting(result, room);
+        match result.get(..fits).filter(|_| fits < result.len()) {
+            None => write_json_string(out, result),
+            Some(shown) => {
+                let all = result.len();
+                write_json_string(out, &format!("{shown}\n[output cut: {fits} of {all} bytes shown]"));
+            }
         }
-    }
-    out.push_str(if is_error { ",\"is_error\":true}" } else { ",\"is_error\":false}" });
+        out.push_str(if is_error { ",\"is_error\":true" } else { ",\"is_error\":false" });
+        if stamped {
+            out.push_str(",\"tool_name\":");
+            write_json_string(out, &call.name);
+            out.push_str(&format!(",\"duration_ms\":{}", at.saturating_sub(call.began)));
+        }
+    });
 }
 
-fn done(ink: &mut Ink, items: &mut Vec<Block>, reason: &str, run: RunId) {
-    ink.put(items, true, |out| out.push_str(&format!("{{\"type\":\"done\",\"reason\":\"{reason}\",\"run_id\":\"{run}\"}}")));
+fn done(ink: &mut Ink, items: &mut Vec<Block>, reason: &str, totals: &Totals<'_>) {
+    let stamped = ink.is_stamped();
+    ink.put(items, Kind::Done, |out| {
+        out.push_str(&format!("{{\"type\":\"done\",\"reason\":\"{reason}\",\"run_id\":\"{}\"", totals.run));
+        if stamped {
+            extras::totals(out, totals.end, totals.elapsed);
+        }
+    });
 }
 
 /// Clients print this, and some look for the token in it (A4).

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
-use interline_model::{AskId, Body, PlanStep, SessionId, StepStatus};
+use interline_model::{AskId, AskOutcome, Body, NoticeLevel, PlanStep, SessionId, StepStatus, TaskPhase, Usage};
 use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::{AskLimits, Extras};
 
 fn run() -> RunId {
     RunId::from_u128(0x833f_9576_9b05_4f9c_84bc_d457_1f98_1569)
@@ -205,18 +206,139 @@ fn arguments_are_the_input_as_it_came_or_an_empty_object() {
 fn later_input_and_all_that_has_no_documented_event_is_nothing() {
     let silent = [
         What::ToolInput { call: CallId::from("c"), input: Json::empty_object() },
-        What::AskSettled { ask: AskId::from("a"), outcome: interline_model::AskOutcome::Void },
         What::Compaction(interline_model::CompactionPhase::Started { reason: "manual".into(), tokens_before: None }),
         What::SessionChanged { model: Some("m".into()), title: None, mode: None, state: None },
         What::FilesChanged { paths: vec!["a".into()] },
-        What::Task { task: "t".into(), call: None, phase: interline_model::TaskPhase::Started, summary: "s".into() },
-        What::Notice { level: interline_model::NoticeLevel::Error, code: "api_retry".into(), text: "t".into() },
+        What::Task { task: "t".into(), call: None, phase: TaskPhase::Finished, summary: "s".into() },
+        What::AskSettled { ask: AskId::from("a"), outcome: AskOutcome::Void },
+        What::Notice { level: NoticeLevel::Error, code: "api_retry".into(), text: "t".into() },
         What::Suggestion { text: "t".into() },
         What::Other { name: "x/y".into() },
     ];
     for what in silent {
         assert_eq!(lines(vec![tool("c", None), what.clone()]).len(), 2, "{what:?}");
     }
+}
+
+/// The JSON lines of a run with everything that has extras, told with these.
+fn with_extras(extras: Extras) -> Vec<String> {
+    let usage = Usage { input_tokens: 5, output_tokens: 6, cache_read_tokens: 7, cache_write_tokens: 8 };
+    let end = RunEnd {
+        usage: Some(usage),
+        cost_usd: Some(Json::parse("0.10").unwrap()),
+        duration_ms: None,
+        num_turns: Some(2),
+        ..RunEnd::synthesised(Outcome::Completed(Completion::EndTurn))
+    };
+    let settled = What::AskSettled { ask: AskId::from("req-1"), outcome: AskOutcome::Allowed };
+    let events = [
+        Event::root(started()),
+        Event::root(What::SessionChanged { model: Some("real".into()), title: None, mode: None, state: None }),
+        Event::root(What::TurnStarted),
+        Event::root(text("hi")),
+        Event::root(tool("c", None)),
+        Event::root(What::ToolInput { call: "c".into(), input: Json::parse(r#"{"n":1.0}"#).unwrap() }),
+        Event::root(ask(AskKind::Permission, "exec", r#"{"command":"ls"}"#)),
+        Event::root(settled),
+        Event::root(What::Notice { level: NoticeLevel::Warning, code: "api_retry".into(), text: "again".into() }),
+        agent("c", What::TurnEnded { usage: Some(usage) }),
+        Event::root(tool_ended("c", "ok", false)),
+        Event::root(What::PlanChanged { steps: vec![step("1", StepStatus::Running)] }),
+        Event::root(What::PlanChanged { steps: vec![step("1", StepStatus::Completed)] }),
+        Event::root(What::TurnEnded { usage: Some(usage) }),
+        Event::root(What::FilesChanged { paths: vec!["a".into(), "b".into()] }),
+        Event::root(What::Compaction(interline_model::CompactionPhase::Finished { tokens_before: Some(9), tokens_after: None })),
+        Event::root(What::Task { task: "t".into(), call: Some("c".into()), phase: TaskPhase::Failed, summary: "s".into() }),
+        Event::root(What::Suggestion { text: "more?".into() }),
+        Event::root(What::RunEnded(Box::new(end))),
+    ];
+    let limits = AskLimits { permission_ms: 30_000, form_ms: 60_000 };
+    let mut writer = SseWriter::new(Options { extras, ask_limits: Some(limits), ..Options::default() });
+    let mut items = Vec::new();
+    for (n, event) in (0..).zip(&events) {
+        writer.write(&Record { at: 10 * n, ..record() }, std::slice::from_ref(event), &mut items);
+    }
+    let (mut numbered, lines) = (0, json(&items));
+    for (block, line) in items.iter().zip(&lines) {
+        numbered += u64::from(!block.is_aside());
+        assert_eq!(block.seq(), numbered, "{line}");
+        interline_testkit::validate_sse(line).unwrap();
+    }
+    lines
+}
+
+#[test]
+fn fields_stand_behind_the_documented_members() {
+    let plain = with_extras(Extras::Off);
+    let lines = with_extras(Extras::Fields);
+    assert_eq!(lines.len(), plain.len());
+    for (n, (line, plain)) in lines.iter().zip(&plain).enumerate() {
+        assert!(line.starts_with(plain.strip_suffix('}').unwrap()), "{line} begins as {plain}");
+        assert!(line.contains(&format!(",\"seq\":{}", n + 1)), "{line}");
+        for member in ["run_id", "session_id", "ts"] {
+            assert_eq!(line.matches(&format!("\"{member}\":")).count(), 1, "{line}");
+        }
+    }
+    let more = |n: usize| lines[n].strip_prefix(plain[n].strip_suffix('}').unwrap()).unwrap();
+    let stamp = |seq: u64, ts: u64| format!(r#","seq":{seq},"run_id":"{RUN_TEXT}","session_id":"ses-1","ts":{ts}}}"#);
+    let plan = format!(r#","plan_id":"{RUN_TEXT}-plan-1""#);
+    for (n, expected) in [
+        (0, r#","seq":1,"ts":0}"#.to_owned()),
+        (1, stamp(2, 20)),
+        (
+            4,
+            r#","kind":"approval","expires_at":"1970-01-01T00:00:30.060Z","command_text":"ls""#.to_owned() + &stamp(5, 60),
+        ),
+        (5, r#","tool_name":"exec","duration_ms":60"#.to_owned() + &stamp(6, 100)),
+        (6, stamp(7, 110)),
+        (7, format!(r#"{plan},"title":"do"{}"#, stamp(8, 120))),
+        (8, format!("{plan}{}", stamp(9, 120))),
+        (
+            10,
+            r#","usage":{"input_tokens":5,"output_tokens":6,"cache_read_tokens":7,"cache_write_tokens":8},"total_cost_usd":0.10,"num_turns":2,"elapsed_ms":180,"seq":11,"session_id":"ses-1","ts":180}"#.to_owned(),
+        ),
+    ] {
+        assert_eq!(more(n), expected, "{}", lines[n]);
+    }
+}
+
+#[test]
+fn extra_events_come_between_the_documented_ones_and_take_no_number() {
+    let fields = with_extras(Extras::Fields);
+    let (documented, asides): (Vec<String>, Vec<String>) =
+        with_extras(Extras::Events).into_iter().partition(|line| line.contains("\"seq\":"));
+    assert_eq!(documented, fields, "the same bytes with and without the extra events");
+    let usage = r#""input_tokens":5,"output_tokens":6,"cache_read_tokens":7,"cache_write_tokens":8"#;
+    let expected = [
+        (10, r#"{"type":"session_changed","model":"real""#.to_owned()),
+        (50, r#"{"type":"tool_input","call_id":"c","arguments":{"n":1.0}"#.to_owned()),
+        (70, r#"{"type":"hitl_resolved","request_id":"req-1","outcome":"allowed""#.to_owned()),
+        (80, r#"{"type":"notice","level":"warning","code":"api_retry","message":"again""#.to_owned()),
+        (90, format!(r#"{{"type":"token_usage",{usage},"parent_call_id":"c""#)),
+        (130, format!(r#"{{"type":"token_usage","turn_num":1,{usage}"#)),
+        (140, r#"{"type":"files_changed","paths":["a","b"]"#.to_owned()),
+        (150, r#"{"type":"compaction","phase":"finished","tokens_before":9"#.to_owned()),
+        (160, r#"{"type":"task","task_id":"t","call_id":"c","phase":"failed","summary":"s""#.to_owned()),
+        (170, r#"{"type":"suggestion","text":"more?""#.to_owned()),
+    ]
+    .map(|(at, head)| format!(r#"{head},"run_id":"{RUN_TEXT}","session_id":"ses-1","ts":{at}}}"#));
+    assert_eq!(asides, expected);
+}
+
+#[test]
+fn an_error_says_with_fields_that_nothing_follows_it() {
+    let failed = RunEnd {
+        synthesised: false,
+        ..RunEnd::synthesised(Outcome::Failed { kind: FailureKind::ProviderRateLimit, message: "429: slow".into() })
+    };
+    let end = What::RunEnded(Box::new(failed));
+    let told = lines_with(Options { extras: Extras::Fields, ..Options::default() }, vec![end]);
+    assert_eq!(
+        told,
+        [format!(
+            r#"{{"type":"error","error":"429: slow","kind":"provider_rate_limit","severity":"error","code":"provider_rate_limit","recoverable":false,"provider_message":"429: slow","seq":2,"run_id":"{RUN_TEXT}","session_id":"ses-1","ts":0}}"#
+        )]
+    );
 }
 
 #[test]
@@ -260,7 +382,12 @@ fn a_sub_agent_speaks_through_the_call_that_it_works_for() {
 
 #[test]
 fn a_huge_result_is_cut_and_says_so_and_huge_text_is_split() {
-    let options = Options { max_event_bytes: 4096, ..Options::default() };
+    for extras in [Extras::Off, Extras::Fields, Extras::Events] {
+        huge_text(Options { max_event_bytes: 4096, extras, ..Options::default() });
+    }
+}
+
+fn huge_text(options: Options) {
     let huge = "é\u{1}\"".repeat(10_000);
     let events = vec![
         What::TurnStarted,
@@ -354,8 +481,14 @@ fn grammar(blocks: &[Block]) -> Result<(), String> {
         need(!json.contains(|c: char| c < ' ' || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}')), "raw line separator")?;
         let event: Value = serde_json::from_str(json).map_err(|e| format!("{e}: {json}"))?;
         let kind = event["type"].as_str().ok_or("no type")?.to_owned();
+        if block.is_aside() {
+            need(running && block.seq() == seq && event.get("seq").is_none(), "aside")?;
+            interline_testkit::validate_sse(json)?;
+            continue;
+        }
         let (_, members) = MEMBERS.iter().find(|(name, _)| *name == kind).ok_or(format!("unknown type {kind}"))?;
-        need(event.as_object().is_some_and(|object| object.len() == members.len() + 1), "extra members")?;
+        let stamped = event["seq"].is_u64();
+        need(stamped || event.as_object().is_some_and(|object| object.len() == members.len() + 1), "extra members")?;
         interline_testkit::validate_sse(json)?;
         let mut at = 0;
         need(json.starts_with(&format!("{{\"type\":\"{kind}\"")), "type is not first")?;
@@ -382,7 +515,7 @@ fn grammar(blocks: &[Block]) -> Result<(), String> {
         }
         need(running, "outside a run")?;
         seq += 1;
-        need(block.seq() == seq, "number")?;
+        need(block.seq() == seq && (!stamped || event["seq"] == seq), "number")?;
         let call = event["call_id"].as_str().unwrap_or_default().to_owned();
         match &*kind {
             "turn_start" => {
@@ -446,7 +579,15 @@ fn any_what() -> impl Strategy<Value = What> {
             .prop_map(|steps| What::PlanChanged { steps: steps.iter().map(|(id, status)| step(id, *status)).collect() }),
         1 => any_outcome().prop_map(ended),
         1 => Just(What::Other { name: "x".into() }),
+        1 => any_text().prop_map(|text| What::Notice { level: NoticeLevel::Info, code: "x".into(), text: text.into() }),
+        1 => Just(What::AskSettled { ask: AskId::from("req-1"), outcome: AskOutcome::Expired }),
+        1 => any_text().prop_map(|title| What::SessionChanged { model: None, title: Some(title.into()), mode: None, state: None }),
+        2 => (0..3u8, any_phase(), any_text()).prop_map(|(task, phase, said)| What::Task { task: format!("t{task}").into(), call: None, phase, summary: said.into() }),
     ]
+}
+
+fn any_phase() -> impl Strategy<Value = TaskPhase> {
+    prop::sample::select(vec![TaskPhase::Started, TaskPhase::Progress, TaskPhase::Finished, TaskPhase::Failed])
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -456,14 +597,32 @@ fn any_event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #[test]
-    fn any_events_in_any_order_keep_the_grammar(events in prop::collection::vec(any_event(), 0..120), hide: bool, small: bool) {
+    fn any_events_in_any_order_keep_the_grammar(
+        events in prop::collection::vec(any_event(), 0..120),
+        hide: bool,
+        small: bool,
+        extras in prop::sample::select(vec![Extras::Off, Extras::Fields, Extras::Events]),
+    ) {
         let options = Options {
+            extras,
             sub_agents: if hide { SubAgents::Hide } else { SubAgents::Fold },
             max_event_bytes: if small { 1024 } else { 1 << 20 },
             ..Options::default()
         };
         let items = blocks(options.clone(), &events);
         prop_assert_eq!(grammar(&items), Ok(()));
+        // Names and inputs are told whole.
+        let whole = |json: &String| json.starts_with(r#"{"type":"approval_request""#);
+        prop_assert!(json(&items).iter().all(|json| json.len() <= options.max_event_bytes || whole(json)), "an event is too large");
+
+        // Extras change neither the number nor the kind of the documented events.
+        let kinds = |items: &[Block]| -> Vec<(u64, String)> {
+            let numbered = items.iter().filter(|block| !block.is_aside());
+            numbered.map(|block| (block.seq(), json(std::slice::from_ref(block))[0].split('"').nth(3).unwrap().to_owned())).collect()
+        };
+        if options.max_event_bytes > 1024 {
+            prop_assert_eq!(kinds(&items), kinds(&blocks(Options { extras: Extras::Off, ..options }, &events)));
+        }
 
         let (mut said, mut running) = (String::new(), false);
         for event in &events {

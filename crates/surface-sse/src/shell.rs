@@ -10,14 +10,14 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, delete, get, post};
 use bytes::Bytes;
-use interline_hub::{Hub, Projection, Session, StartRun, Surface};
+use interline_hub::{AskConfig, Hub, Projection, Session, StartRun, Surface};
 use interline_model::{CellName, RunId, SessionId, Text};
 
-use crate::body::{Framing, Reading};
+use crate::body::{self, Framing, Reading};
 use crate::caller::{Caller, SURFACE};
 use crate::error::Refusal;
 use crate::request::RunRequest;
-use crate::{Config, Profile, SseWriter, control, cors, cursor, lists};
+use crate::{AskLimits, Config, Extras, Options, Profile, SseWriter, control, cors, cursor, lists};
 
 /// What every handler needs.
 pub(crate) struct Shell {
@@ -88,17 +88,24 @@ async fn wrong_path() -> Refusal {
 }
 
 impl Shell {
-    /// The session as this surface shows it.
-    pub(crate) fn projection(&self, session: &Session) -> Arc<Projection<SseWriter>> {
-        session.projection("", || SseWriter::new(self.config.options()))
+    /// The session as this surface shows it, with these extras.
+    pub(crate) fn projection(&self, session: &Session, extras: Extras) -> Arc<Projection<SseWriter>> {
+        session.projection(extras.as_str(), || self.writer(extras))
+    }
+
+    /// A fresh writer. Two with the same extras write the same.
+    pub(crate) fn writer(&self, extras: Extras) -> SseWriter {
+        let AskConfig { permission_ms, form_ms } = *self.hub.ask_config();
+        SseWriter::new(Options { extras, ask_limits: Some(AskLimits { permission_ms, form_ms }), ..self.config.options() })
     }
 
     /// A stream of a run from its event number `from` on.
-    fn stream(&self, session: &Session, run: RunId, from: u64, profile: Profile) -> Result<Response, Refusal> {
-        let projection = self.projection(session);
+    fn stream(&self, session: &Session, run: RunId, from: u64, profile: Profile, extras: Extras) -> Result<Response, Refusal> {
+        let projection = self.projection(session, extras);
+        // An event's place among the run's items is its number or, behind asides, a later one.
         let tail = projection.run_tail(run, from).map_err(|_| Refusal::EventsExpired(run))?;
-        let framing = Framing::new(run, profile, self.config.retry_ms);
-        let body = Reading::new(projection, run, tail, framing, self.config.heartbeat(), self.hub.closing().clone()).into_body();
+        let framing = Framing::new(run, profile, self.config.retry_ms, extras.has_events());
+        let body = Reading::new(projection, run, tail, from, framing, self.config.heartbeat(), self.hub.closing().clone()).into_body();
         let mut response = Response::new(body);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -136,7 +143,8 @@ async fn start(State(shell): State<Arc<Shell>>, caller: Caller, headers: HeaderM
     };
     let (session, run) = shell.hub.start(&caller.access, start)?;
     let profile = cursor::post_profile(caller.query("sse"), shell.config.post_profile);
-    let mut response = shell.stream(&session, run, 1, profile)?;
+    let extras = cursor::extras(caller.query("extras"), shell.config.extras);
+    let mut response = shell.stream(&session, run, 1, profile, extras)?;
     if let Ok(location) = HeaderValue::from_str(&format!("/cells/{}/runs/{run}/events", path_segment(&cell))) {
         response.headers_mut().insert(header::LOCATION, location);
     }
@@ -150,13 +158,17 @@ async fn events(State(shell): State<Arc<Shell>>, caller: Caller, headers: Header
     // A browser repeats the URL with its old `from_seq` when it reconnects: the id says how far it really is.
     let last_seen = cursor::last_event_id(&headers, run);
     let from = last_seen.map_or(from_seq, |seq| seq.saturating_add(1));
-    if let Ok((last, true)) = shell.projection(&session).run_len(run)
-        && last_seen.is_some_and(|seq| seq >= last)
+    let extras = cursor::extras(caller.query("extras"), shell.config.extras);
+    if let Some(seen) = last_seen
+        && let Some(last) = body::last(&shell.projection(&session, extras), run).await
+        && last.is_terminal()
+        && seen >= last.seq()
     {
         // The one answer that stops an `EventSource` for good. Others would find no body to read (sse.md §5.6).
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    shell.stream(&session, run, from, cursor::get_profile(caller.query("sse"), shell.config.get_profile, &headers))
+    let profile = cursor::get_profile(caller.query("sse"), shell.config.get_profile, &headers);
+    shell.stream(&session, run, from, profile, extras)
 }
 
 /// The whole body of a request, within bounds of size and time.

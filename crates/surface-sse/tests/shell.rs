@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use interline_model::{Answer, Part};
-use interline_surface_sse::{Config, Profile, QueryToken};
+use interline_surface_sse::{Config, Extras, Profile, QueryToken};
 use support::{Server, events, run_body, text, types};
 use tokio::time::Instant;
 
@@ -476,4 +476,104 @@ async fn the_full_framing_of_a_post_is_there_for_who_asks() {
     assert!(stream.rest().await.starts_with(&format!("id: {}:1\ndata: ", stream.run_id())));
     let mut plain = server.post("/cells/my-cell/run?sse=plain", &run_body("turn\nturn_end\ndone", "")).await;
     assert!(plain.rest().await.starts_with("data: {"));
+}
+
+/// A run with events that only `extras=events` tells, in between and beside each other.
+const ASIDES: &str = "notice first\nturn\nnotice a\nnotice b\ntext one\ntool c\nask permission p\ntool_end c\nturn_end\nnotice c\ndone";
+
+#[tokio::test]
+async fn extras_are_asked_for_by_request_or_config_and_never_move_a_number() {
+    for configured in [Extras::Off, Extras::Fields, Extras::Events] {
+        let server = Server::open(Config { extras: configured, ..Config::default() }).await;
+        let mut stream = server.post("/cells/my-cell/run?extras=events", &run_body(ASIDES, "")).await;
+        let mut live = stream.until("approval_request").await;
+        server.post("/cells/my-cell/hitl/p", r#"{"grant":"allow"}"#).await;
+        live.push_str(&stream.rest().await);
+        let path = format!("/cells/my-cell/runs/{}/events", stream.run_id());
+        interline_testkit::validate_sse(&live).unwrap();
+        assert_eq!(
+            types(&live),
+            [
+                "run_start",
+                "notice",
+                "turn_start",
+                "notice",
+                "notice",
+                "stream_delta",
+                "tool_start",
+                "approval_request",
+                "hitl_resolved",
+                "tool_end",
+                "turn_end",
+                "notice",
+                "done"
+            ]
+        );
+        assert_eq!(server.get(&format!("{path}?extras=events")).await.rest().await, live, "the same bytes again");
+
+        let fields = server.get(&format!("{path}?extras=fields")).await.rest().await;
+        let off = server.get(&format!("{path}?extras=off")).await.rest().await;
+        for body in [&fields, &off] {
+            interline_testkit::validate_sse(body).unwrap();
+        }
+        assert_eq!(types(&fields), types(&off));
+        let asked = events(&fields).into_iter().find(|event| event["type"] == "approval_request").unwrap();
+        assert_eq!(asked["expires_at"].as_str().map(str::len), Some("2026-01-01T00:00:00.000Z".len()), "the hub says until when");
+        let numbered: String = live.split_inclusive("\n\n").filter(|block| block.contains("\"seq\":")).collect();
+        assert_eq!(numbered, fields, "extra events come between the others and change none");
+
+        let default = match configured {
+            Extras::Off => &off,
+            Extras::Fields => &fields,
+            Extras::Events => &live,
+        };
+        assert_eq!(server.get(&path).await.rest().await, *default);
+        assert_eq!(server.get(&format!("{path}?extras=odd")).await.rest().await, *default);
+        let detail = server.get(path.strip_suffix("/events").unwrap()).await.json().await;
+        assert_eq!((&detail["last_seq"], &detail["stop_reason"]), (&8.into(), &"end_turn".into()));
+
+        // Every number means the same event, and no extra event that may have been missed is left out.
+        for k in 1..=8 {
+            let tail = server.get(&format!("{path}?extras=events&from_seq={k}")).await.rest().await;
+            let first = events(&tail).iter().find_map(|event| event["seq"].as_u64());
+            assert_eq!(first, Some(k), "{tail}");
+            assert!(live.ends_with(&tail), "from_seq={k}: {tail}");
+            let before = live.strip_suffix(&*tail).unwrap();
+            assert!(before.is_empty() || before.rsplit("\n\n").nth(1).unwrap().contains(&format!("\"seq\":{},", k - 1)), "{before}");
+        }
+        let beyond = server.get(&format!("{path}?extras=events&from_seq=9")).await.rest().await;
+        assert_eq!(types(&beyond), ["done"]);
+        let id = format!("{}:8", stream.run_id());
+        let over = server.send("GET", &format!("{path}?extras=events&sse=full"), &[("Last-Event-ID", &id)], "").await;
+        assert_eq!(over.status, 204);
+        let full = server.get(&format!("{path}?extras=events&sse=full")).await.rest().await;
+        assert_eq!(full.matches("\nid: ").count() + 1, 8);
+        assert!(full.contains("\n\ndata: {\"type\":\"notice\""));
+    }
+}
+
+#[tokio::test]
+async fn a_reader_ahead_of_a_run_with_extra_events_gets_its_number_when_it_comes() {
+    let server = Server::open(Config::default()).await;
+    let mut stream = server.run("turn\ngate\nnotice a\nnotice b\ntext one\nnotice c\ntext two\nturn_end\ndone").await;
+    stream.until("turn_start").await;
+    let path = format!("/cells/my-cell/runs/{}/events?extras=events&from_seq=4", stream.run_id());
+    let mut ahead = server.get(&path).await;
+    server.open_gate();
+    let body = ahead.rest().await;
+    assert_eq!(types(&body), ["notice", "stream_delta", "turn_end", "done"]);
+    assert_eq!(server.get(&path).await.rest().await, body);
+}
+
+#[tokio::test]
+async fn with_extra_events_a_heartbeat_is_one() {
+    let server = Server::open(Config { heartbeat_ms: 20, ..Config::default() }).await;
+    let mut stream = server.post("/cells/my-cell/run?extras=events", &run_body("turn\ngate\nturn_end\ndone", "")).await;
+    let mut body = stream.until("ping").await;
+    body.push_str(&stream.until("ping").await);
+    server.open_gate();
+    body.push_str(&stream.rest().await);
+    interline_testkit::validate_sse(&body).unwrap();
+    let replay = server.get(&format!("/cells/my-cell/runs/{}/events?extras=events", stream.run_id())).await.rest().await;
+    assert_eq!(body.replace("data: {\"type\":\"ping\"}\n\n", ""), replay, "pings are the connection's, not the run's");
 }

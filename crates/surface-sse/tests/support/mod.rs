@@ -11,8 +11,8 @@ use interline_hub::{
 };
 use interline_journal::Memory;
 use interline_model::{
-    Answer, Ask, AskId, AskKind, AskOutcome, Body, CallId, CellName, Completion, Event, Fact, FailureKind, ForcedEnd, Json, Outcome,
-    PlanStep, Question, Reader, Record, RunEnd, StepStatus, Text, What,
+    Answer, Ask, AskId, AskKind, AskOutcome, Body, CallId, CellName, Completion, Event, Fact, FailureKind, ForcedEnd, Json, NoticeLevel,
+    Outcome, PlanStep, Question, Reader, Record, RunEnd, StepStatus, Text, What,
 };
 use interline_surface_sse::{Config, router};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -125,6 +125,8 @@ fn meaning(frame: &str) -> Option<What> {
         "tool" => What::ToolStarted { call: CallId::from(rest()), name: "exec".into(), input: None },
         "tool_end" => What::ToolEnded { call: CallId::from(rest()), result: "ok".into(), raw: None, is_error: false, aborted: false },
         "turn_end" => What::TurnEnded { usage: None },
+        "notice" => What::Notice { level: NoticeLevel::Info, code: "x".into(), text: rest().into() },
+        "settled" => What::AskSettled { ask: AskId::from(rest()), outcome: AskOutcome::Void },
         "plan" => What::PlanChanged { steps: vec![PlanStep { id: "1".into(), title: rest().into(), status: StepStatus::Running }] },
         "ask" => What::AskRaised(Box::new(ask(&rest()))),
         "interrupted" => ended(Outcome::Interrupted { reason: "user_interrupt".into() }),
