@@ -1,11 +1,12 @@
-//! `interline map` on every recorded transcript: the oracle, which shares no code with the product, reads the same from both sides.
+//! `interline map` as its users run it: it prints what the golden files say, and those mean what the transcripts mean
+//! (`tests/golden.rs`, `tests/transcripts.rs`).
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on should say where")]
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use interline_testkit::{Surface, TRANSCRIPTS, compare, grammar, transcript, transcript_path};
+use interline_testkit::{Surface, TRANSCRIPTS, compare, grammar, in_repository, transcript, transcript_path};
 
 const INTERLINE: &str = env!("CARGO_BIN_EXE_interline");
 
@@ -29,34 +30,26 @@ fn mapped(surface: Surface, input: &str) -> String {
 }
 
 #[test]
-fn every_transcript_means_the_same_on_both_surfaces() {
+fn every_transcript_gives_the_bytes_of_its_golden_file() {
     for (name, _) in TRANSCRIPTS {
         for surface in [Surface::Sse, Surface::SocketIo] {
-            compare(&transcript_path(name), surface, &mapped(surface, &transcript(name)));
+            let golden = in_repository(&format!("tests/golden/{}/{name}.jsonl", surface.name()));
+            let golden = std::fs::read_to_string(golden).expect("a golden file");
+            assert_eq!(mapped(surface, &transcript(name)), golden, "{name} on {surface:?}");
         }
     }
 }
 
 #[test]
-fn the_same_transcript_gives_the_same_bytes() {
-    for (name, _) in TRANSCRIPTS {
+fn a_transcript_that_stops_is_a_whole_run() {
+    let whole = transcript("agent-with-permission");
+    for cut in [0, 1, 8, 9] {
+        let part: String = whole.lines().take(cut).map(|line| format!("{line}\n")).collect();
         for surface in [Surface::Sse, Surface::SocketIo] {
-            assert_eq!(mapped(surface, &transcript(name)), mapped(surface, &transcript(name)), "{name} on {surface:?}");
-        }
-    }
-}
-
-#[test]
-fn a_transcript_that_stops_anywhere_is_a_whole_run() {
-    for (name, _) in TRANSCRIPTS {
-        let whole = transcript(name);
-        let lines: Vec<&str> = whole.lines().collect();
-        // Every third place is enough: the frames repeat, and each check is two processes.
-        for cut in (0..lines.len()).step_by(3) {
-            let part: String = lines.iter().take(cut).map(|line| format!("{line}\n")).collect();
-            for surface in [Surface::Sse, Surface::SocketIo] {
-                let _ = grammar(surface, &mapped(surface, &part));
-            }
+            assert_eq!(
+                grammar(surface, &mapped(surface, &part))["outcome"].as_str(),
+                Some(if surface == Surface::Sse { "missing" } else { "error" })
+            );
         }
     }
 }

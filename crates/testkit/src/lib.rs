@@ -14,7 +14,7 @@ mod transcripts;
 
 pub use client::{Client, Seen};
 pub use http::{Answer, Stream, delete, get, post, request};
-pub use oracle::{Surface, compare, grammar};
+pub use oracle::{Case, Surface, compare, grammar, judge};
 pub use program::{Program, Temp, eventually};
 pub use schema::{validate, validate_http, validate_socketio, validate_sse};
 pub use transcripts::{TRANSCRIPTS, transcript, transcript_path};

@@ -1,7 +1,10 @@
 //! `tests/oracle.py`: an independent reading of both sides of the translation.
 
-use std::path::Path;
-use std::process::Command;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
 
 use crate::in_repository;
 use crate::program::Temp;
@@ -72,5 +75,64 @@ pub fn grammar(surface: Surface, events: &str) -> serde_json::Value {
     match oracle(&[surface.name()], events) {
         Ok(said) => serde_json::from_str(&said).expect("the oracle prints JSON"),
         Err(said) => panic!("the grammar of {surface:?} is broken:\n{said}\nseen:\n{events}"),
+    }
+}
+
+/// One stream for the oracle, and what it is called in messages.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What it is called.
+    pub name: String,
+    /// Whose events they are.
+    pub surface: Surface,
+    /// The events.
+    pub events: String,
+    /// The native transcript to compare them with; without one, only their grammar counts.
+    pub native: Option<PathBuf>,
+}
+
+/// What the oracle says of many streams, in their order: for those with a native transcript the differences, for the others
+/// nothing unless they break the grammar. A process for each processor, not for each stream. The contracts are not asked.
+///
+/// # Panics
+/// When the oracle cannot be run.
+#[must_use]
+pub fn judge(cases: &[Case]) -> Vec<Vec<String>> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let verdicts: Vec<Vec<String>> = std::thread::scope(|scope| {
+        let parts = cases.chunks(cases.len().div_ceil(processors).max(1));
+        let judges: Vec<_> = parts.map(|part| scope.spawn(move || judge_part(part))).collect();
+        judges.into_iter().flat_map(|judge| judge.join().expect("the oracle answers")).collect()
+    });
+    assert_eq!(verdicts.len(), cases.len(), "a verdict for each");
+    verdicts
+}
+
+fn judge_part(cases: &[Case]) -> Vec<Vec<String>> {
+    let lines: String = cases
+        .iter()
+        .map(|case| {
+            let native = case.native.as_deref().map(|path| path.to_str().expect("a UTF-8 path"));
+            format!("{}\n", json!({"surface": case.surface.name(), "events": case.events, "native": native}))
+        })
+        .collect();
+    let mut child = Command::new("python3")
+        .arg(in_repository("tests/oracle_batch.py"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 runs the oracle");
+    // It reads all before it writes anything.
+    child.stdin.take().expect("a pipe").write_all(lines.as_bytes()).expect("it reads its input");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "the oracle failed");
+    String::from_utf8(output.stdout).expect("UTF-8").lines().map(verdict).collect()
+}
+
+fn verdict(line: &str) -> Vec<String> {
+    let said: Value = serde_json::from_str(line).expect("the oracle prints JSON");
+    match said["breach"].as_str() {
+        Some(breach) => vec![format!("breach: {breach}")],
+        None => said["diffs"].as_array().into_iter().flatten().filter_map(|diff| diff.as_str().map(str::to_owned)).collect(),
     }
 }
