@@ -7,6 +7,7 @@ mod recording;
 
 use std::process::Command;
 
+use interline_surface_sse::Extras;
 use interline_testkit::{Case, Surface, TRANSCRIPTS, in_repository, judge, validate_socketio, validate_sse};
 use recording::Recording;
 use recording::options::{socketio_options, sse_options};
@@ -118,6 +119,15 @@ fn repeats_change_nothing() {
         assert_eq!(repeated.sse(Default::default()), recording.sse(Default::default()), "{}", recording.name);
         assert_eq!(repeated.socketio(Default::default()), recording.socketio(Default::default()), "{}", recording.name);
         assert_eq!(repeated.native(), recording.native(), "{}", recording.name);
+    }
+}
+
+#[test]
+fn further_events_on_sse_move_none_of_the_others() {
+    let with = |extras| interline_surface_sse::Options { extras, ..Default::default() };
+    for recording in all() {
+        let numbered = recording.sse_numbered(with(Extras::Events));
+        assert_eq!(numbered, recording.sse(with(Extras::Fields)), "{}", recording.name);
     }
 }
 

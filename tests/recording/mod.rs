@@ -131,6 +131,14 @@ impl Recording {
         self.play(SseWriter::new(options), |block| String::from_utf8(block.json().to_vec()).expect("UTF-8"))
     }
 
+    /// On SSE, the events that have a number alone.
+    pub(crate) fn sse_numbered(&self, options: interline_surface_sse::Options) -> String {
+        let all = self.play(SseWriter::new(options), |block| {
+            if block.is_aside() { String::new() } else { String::from_utf8(block.json().to_vec()).expect("UTF-8") }
+        });
+        all.lines().filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect()
+    }
+
     /// On Socket.IO: one event per line.
     pub(crate) fn socketio(&self, options: interline_surface_socketio::Options) -> String {
         self.play(SocketWriter::new(options), |event| event.line())

@@ -1,7 +1,7 @@
 //! Every option of the legacy surfaces, alone at another value than its default.
 
 use interline_surface_socketio::{HeadlessResult, Options as SocketOptions, PatchFormat, PauseStatus};
-use interline_surface_sse::{ArgumentsForm, InterruptTerminal, Options as SseOptions, SubAgents};
+use interline_surface_sse::{ArgumentsForm, AskLimits, Extras, InterruptTerminal, Options as SseOptions, SubAgents};
 
 use super::Recording;
 
@@ -32,7 +32,8 @@ fn socketio(name: &'static str, shown_by: [&'static str; 4], change: impl FnOnce
 /// The options of the SSE mapping.
 pub(crate) fn sse_options() -> Vec<Alone<SseOptions>> {
     // An option that is missing below must not be forgotten: without its name here this does not compile.
-    let SseOptions { max_event_bytes: _, sub_agents: _, interrupt_terminal: _, arguments: _, first_turn_num: _ } = SseOptions::default();
+    let SseOptions { max_event_bytes: _, sub_agents: _, interrupt_terminal: _, arguments: _, first_turn_num: _, extras: _, ask_limits: _ } =
+        SseOptions::default();
     vec![
         sse("max_event_bytes=1024", ["long-texts", "agent-with-tools", "multi", "line-breaks"], |options| options.max_event_bytes = 1024),
         sse("sub_agents=hide", ["sub-agents-parallel", "sub-agents-nested", "stop-then-silence", "agent-with-tools"], |options| {
@@ -51,8 +52,19 @@ pub(crate) fn sse_options() -> Vec<Alone<SseOptions>> {
             readable: false,
             ..sse("first_turn_num=0", ["agent-with-permission", "multi", "turns-by-tools", "error"], |options| options.first_turn_num = 0)
         },
+        sse("extras=fields", EXTRAS, |options| options.extras = Extras::Fields),
+        // Its further events are none of the oracle's; a test of its own says that the others are those of `fields`.
+        Alone { readable: false, ..sse("extras=events", EXTRAS, |options| options.extras = Extras::Events) },
+        // Shows in one of the further members only.
+        sse("ask_limits=30000,300000", ["agent-with-permission", "agent-with-elicitation", "questions", "elicitations"], |options| {
+            options.extras = Extras::Fields;
+            options.ask_limits = Some(AskLimits { permission_ms: 30_000, form_ms: 300_000 });
+        }),
     ]
 }
+
+/// Everything that has further members: asks, ends of every kind, plans.
+const EXTRAS: [&str; 4] = ["agent-with-permission", "runs-ok-error-ok", "plan", "interrupted"];
 
 /// The options of the Socket.IO mapping.
 pub(crate) fn socketio_options() -> Vec<Alone<SocketOptions>> {
