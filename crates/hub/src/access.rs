@@ -115,12 +115,21 @@ pub enum Denied {
     Invalid,
 }
 
+/// What a run is started with upstream.
+#[derive(Clone, Debug)]
+pub enum RunCredential {
+    /// What the config says for the upstream.
+    Configured,
+    /// The client's own bearer, in `passthrough`. Without one nothing is sent: the config's would let everybody in.
+    Client(Option<Secret>),
+}
+
 /// What an admitted client is and may do.
 #[derive(Clone, Debug)]
 pub struct Access {
     principal: Principal,
     cells: Vec<CellName>,
-    credential: Option<Secret>,
+    credential: RunCredential,
 }
 
 impl Gate {
@@ -131,13 +140,21 @@ impl Gate {
     pub fn admit(&self, bearer: Option<&str>) -> Result<Access, Denied> {
         let bearer = bearer.filter(|bearer| !bearer.is_empty());
         match self {
-            Self::Open => Ok(Access { principal: Principal::from("anonymous"), cells: vec![CellName::from("*")], credential: None }),
+            Self::Open => Ok(Access {
+                principal: Principal::from("anonymous"),
+                cells: vec![CellName::from("*")],
+                credential: RunCredential::Configured,
+            }),
             Self::Tokens(tokens) => {
                 let presented = SecretHash::of(bearer.ok_or(Denied::Missing)?);
                 // Every token is compared, so that the time says nothing about which one matched.
                 let found = tokens.iter().fold(None, |found, token| if token.hash.matches(&presented) { Some(token) } else { found });
                 let token = found.ok_or(Denied::Invalid)?;
-                Ok(Access { principal: Principal::from(token.name.clone()), cells: token.cells.clone(), credential: None })
+                Ok(Access {
+                    principal: Principal::from(token.name.clone()),
+                    cells: token.cells.clone(),
+                    credential: RunCredential::Configured,
+                })
             }
             Self::Passthrough => {
                 let principal = bearer.map_or_else(
@@ -150,7 +167,11 @@ impl Gate {
                         name
                     },
                 );
-                Ok(Access { principal: Principal::from(principal), cells: vec![CellName::from("*")], credential: bearer.map(Secret::new) })
+                Ok(Access {
+                    principal: Principal::from(principal),
+                    cells: vec![CellName::from("*")],
+                    credential: RunCredential::Client(bearer.map(Secret::new)),
+                })
             }
         }
     }
@@ -163,10 +184,10 @@ impl Access {
         &self.principal
     }
 
-    /// The client's own upstream credential, in `passthrough`.
+    /// What its runs are started with upstream.
     #[must_use]
-    pub fn credential(&self) -> Option<&Secret> {
-        self.credential.as_ref()
+    pub fn credential(&self) -> &RunCredential {
+        &self.credential
     }
 
     /// The first cell that it may use by name.
@@ -214,7 +235,14 @@ mod tests {
         let two = Gate::Passthrough.admit(Some("secret-2")).unwrap();
         assert_ne!(one.principal(), two.principal());
         assert!(!format!("{one:?}").contains("secret-1"));
-        assert_eq!(one.credential().map(Secret::expose), Some("secret-1"));
+        assert!(matches!(one.credential(), RunCredential::Client(Some(secret)) if secret.expose() == "secret-1"));
+    }
+
+    #[test]
+    fn passthrough_without_a_bearer_never_falls_back_to_the_config() {
+        let nobody = Gate::Passthrough.admit(None).unwrap();
+        assert!(matches!(nobody.credential(), RunCredential::Client(None)));
+        assert!(matches!(Gate::Open.admit(None).unwrap().credential(), RunCredential::Configured));
     }
 
     #[test]

@@ -14,13 +14,25 @@ pub struct RunConfig {
     pub max_idle_ms: u64,
     /// How many runs one principal may have at a time.
     pub max_active: usize,
-    /// How many sessions one principal may have.
+    /// How many sessions one principal may have. When there are as many, the one longest at rest makes room, if it has rested for `keep_ms`.
     pub max_sessions: usize,
+    /// Milliseconds that a session and its runs are kept at least after something last happened in it.
+    pub keep_ms: u64,
+    /// Milliseconds after which a session in which nothing happens is forgotten.
+    pub forget_ms: u64,
 }
 
 impl Default for RunConfig {
     fn default() -> Self {
-        Self { stop_grace_ms: 3_000, recoverable_error_ms: 30_000, max_idle_ms: 3_600_000, max_active: 256, max_sessions: 10_000 }
+        Self {
+            stop_grace_ms: 3_000,
+            recoverable_error_ms: 30_000,
+            max_idle_ms: 3_600_000,
+            max_active: 256,
+            max_sessions: 10_000,
+            keep_ms: 3_600_000,
+            forget_ms: 86_400_000,
+        }
     }
 }
 

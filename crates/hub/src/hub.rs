@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use interline_journal::{Journal, LogKey};
-use interline_model::{Actor, CellName, ForcedEnd, Json, Part, Principal, RunAccepted, RunId, SessionId, Text};
+use interline_model::{Actor, CellName, ForcedEnd, Json, Millis, Part, Principal, RunAccepted, RunId, SessionId, Text};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::access::{Access, Denied, Gate};
 use crate::driver;
 use crate::route::{Route, Routes};
-use crate::session::{NewRun, Session, Timers};
+use crate::session::{NewRun, Session, Timers, now};
 use crate::telemetry::Telemetry;
 use crate::upstream::{RunInput, SessionSeed};
 use crate::{AskConfig, RunConfig};
@@ -37,7 +37,15 @@ struct Registry {
     owners: HashMap<Principal, Owner>,
     runs: HashMap<RunId, Arc<Session>>,
     keys: HashMap<IdempotencyKey, RunId>,
+    /// When sessions at rest were last looked for.
+    swept_at: Millis,
 }
+
+/// Sessions at rest are looked for this often at most, in milliseconds.
+const SWEEP_MS: Millis = 60_000;
+
+/// How long links have, at the end, to tell their upstreams to stop.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What one principal has.
 #[derive(Default)]
@@ -222,12 +230,13 @@ impl Hub {
         let id = new.id.unwrap_or_else(|| SessionId::from(Uuid::new_v4().to_string()));
         let principal = access.principal().clone();
         let mut registry = self.registry();
+        self.forget_resting(&mut registry);
+        if registry.owners.get(&principal).is_some_and(|mine| mine.sessions.len() >= self.timers.run.max_sessions) {
+            self.make_room(&mut registry, &principal)?;
+        }
         let mine = registry.owners.entry(principal.clone()).or_default();
         if let Some(session) = mine.sessions.get(&id) {
             return Ok(session.clone());
-        }
-        if mine.sessions.len() >= self.timers.run.max_sessions {
-            return Err(StartError::TooManySessions(self.timers.run.max_sessions));
         }
         let link = route.upstream.open(&SessionSeed { session: id.clone(), principal: principal.clone(), cell: cell.clone() });
         let log = self.journal.open(&LogKey { principal: principal.clone(), session: id.clone() });
@@ -289,20 +298,51 @@ impl Hub {
     pub fn delete_session(&self, access: &Access, id: &SessionId) -> bool {
         let Some(session) = self.session(access, id) else { return false };
         session.end_now(ForcedEnd::StopGraceOver);
-        let mut registry = self.registry();
-        let removed = registry.owners.get_mut(access.principal()).is_some_and(|mine| mine.sessions.remove(id).is_some());
+        self.remove(&mut self.registry(), access.principal(), id)
+    }
+
+    /// Takes a session and all that refers to it out of the registry.
+    fn remove(&self, registry: &mut Registry, principal: &Principal, id: &SessionId) -> bool {
+        let Some(session) = registry.owners.get_mut(principal).and_then(|mine| mine.sessions.remove(id)) else { return false };
         let runs = session.runs();
         for info in &runs {
             registry.runs.remove(&info.run);
         }
         registry.keys.retain(|_, run| runs.iter().all(|info| info.run != *run));
-        drop(registry);
-        if removed {
-            self.telemetry.sessions(-1);
-            self.journal.remove(&LogKey { principal: access.principal().clone(), session: id.clone() });
-            self.tasks.spawn(session.link.clone().close());
+        self.telemetry.sessions(-1);
+        self.journal.remove(&LogKey { principal: principal.clone(), session: id.clone() });
+        self.tasks.spawn(session.link.clone().close());
+        true
+    }
+
+    /// Forgets, at most once a minute, every session that has rested for long.
+    fn forget_resting(&self, registry: &mut Registry) {
+        let now = now();
+        if now < registry.swept_at.saturating_add(SWEEP_MS.min(self.timers.run.forget_ms)) {
+            return;
         }
-        removed
+        registry.swept_at = now;
+        let old = |session: &Arc<Session>| session.at_rest_since().is_some_and(|at| at.saturating_add(self.timers.run.forget_ms) <= now);
+        let forgotten: Vec<(Principal, SessionId)> = registry
+            .owners
+            .iter()
+            .flat_map(|(principal, mine)| mine.sessions.iter().map(move |(id, session)| (principal, id, session)))
+            .filter(|(_, _, session)| old(session))
+            .map(|(principal, id, _)| (principal.clone(), id.clone()))
+            .collect();
+        for (principal, id) in forgotten {
+            self.remove(registry, &principal, &id);
+        }
+    }
+
+    /// Forgets the session of `principal` that is longest at rest, if it has been for long enough.
+    fn make_room(&self, registry: &mut Registry, principal: &Principal) -> Result<(), StartError> {
+        let mine = registry.owners.get(principal).map(|mine| &mine.sessions);
+        let resting = mine.into_iter().flatten().filter_map(|(id, session)| Some((session.at_rest_since()?, id)));
+        let oldest = resting.min_by_key(|(at, _)| *at).filter(|(at, _)| at.saturating_add(self.timers.run.keep_ms) <= now());
+        let id = oldest.map(|(_, id)| id.clone()).ok_or(StartError::TooManySessions(self.timers.run.max_sessions))?;
+        self.remove(registry, principal, &id);
+        Ok(())
     }
 
     /// Starts a run. It exists, has its id and its first event when this returns, whatever the upstream does. Must be called inside
@@ -357,7 +397,7 @@ impl Hub {
             model: route.upstream_model(request.model.as_deref()),
             input: request.input,
             system_prompt: request.system_prompt,
-            credential: RunInput::credential_of(access),
+            credential: access.credential().clone(),
         };
         // Known before it begins, so that whoever reads its first event can ask for it at once.
         self.registry().runs.insert(run, session.clone());
@@ -380,7 +420,8 @@ impl Hub {
         self.registry().owners.get(principal).map_or(0, |mine| mine.active.load(Ordering::Relaxed))
     }
 
-    /// Stops taking runs, gives those that go on `grace` to finish, ends the rest, and tells connections to close.
+    /// Stops taking runs, gives those that go on `grace` to finish, ends the rest, tells connections to close, and waits a moment for the links to
+    /// tell their upstreams.
     pub async fn shutdown(&self, grace: Duration) {
         self.draining.store(true, Ordering::Relaxed);
         self.tasks.close();
@@ -396,6 +437,7 @@ impl Hub {
             }
         }
         self.closing.cancel();
+        let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
     }
 }
 

@@ -28,7 +28,7 @@ mod surface;
 mod telemetry;
 mod upstream;
 
-pub use access::{Access, Denied, Gate, HashError, Secret, SecretHash, Token};
+pub use access::{Access, Denied, Gate, HashError, RunCredential, Secret, SecretHash, Token};
 pub use config::{AskConfig, RunConfig};
 pub use explaining::Explaining;
 pub use hub::{Filter, Hub, NewSession, StartError, StartRun};

@@ -465,9 +465,18 @@ impl Session {
             self.telemetry.late_frame();
             return Flow::Over;
         }
-        latest.frame_at = now();
-        latest.error_at = None;
+        // A recoverable error among what this frame means sets its own time in `note`.
+        let error_at = latest.error_at.take();
         self.append(&mut state, Body::Frame(frame));
+        let unread = matches!(state.events.as_slice(), [Event { what: What::Other { name }, .. }] if &**name == "malformed");
+        if let Some(latest) = state.runs.last_mut() {
+            if unread {
+                // What is no frame is no sign of life: `null`s must not keep a run up for ever.
+                latest.error_at = error_at;
+            } else {
+                latest.frame_at = now();
+            }
+        }
         if state.active().is_some() { Flow::Go } else { Flow::Over }
     }
 
@@ -555,6 +564,12 @@ impl Session {
         if state.active().is_some() {
             self.append(&mut state, Body::Fact(Fact::EndForced(end)));
         }
+    }
+
+    /// When something last happened, if nothing goes on now.
+    pub(crate) fn at_rest_since(&self) -> Option<Millis> {
+        let state = self.state();
+        state.active().is_none().then_some(state.last_at)
     }
 
     /// How long until something is due for `run`; `None` once it has ended.

@@ -8,8 +8,8 @@ use interline_model::{Answer, Ask, CellName, ExplainReader, FailureKind, Part, P
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::RunCredential;
 use crate::session::Session;
-use crate::{Access, Secret};
 
 /// One agent server.
 pub trait Upstream: Send + Sync + 'static {
@@ -65,8 +65,8 @@ pub struct RunInput {
     pub input: Vec<Part>,
     /// A system prompt from the client.
     pub system_prompt: Option<Text>,
-    /// The client's own credential, in `passthrough`.
-    pub credential: Option<Secret>,
+    /// What it is submitted with.
+    pub credential: RunCredential,
 }
 
 /// Why a link gave up.
@@ -161,9 +161,5 @@ impl RunInput {
             }
         }
         text
-    }
-
-    pub(crate) fn credential_of(access: &Access) -> Option<Secret> {
-        access.credential().cloned()
     }
 }

@@ -42,6 +42,11 @@ impl Link for Scripted {
                 "leave" => return Ok(()),
                 "panic" => panic!("a link broke"),
                 "silent" => port.over().cancelled().await,
+                "nulls" => {
+                    while port.deliver(Text::from_static("null")) == Flow::Go {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                }
                 "ask" => {
                     assert_eq!(port.deliver(Text::from_static("ask")), Flow::Go);
                     let command = port.command().await;
@@ -70,6 +75,7 @@ impl Reader for Words {
     fn read(&mut self, record: &Record, events: &mut Vec<Event>) {
         let end = |outcome| What::RunEnded(Box::new(RunEnd::synthesised(outcome)));
         let what = match &record.body {
+            Body::Frame(text) if &**text == "null" => What::Other { name: Text::from_static("malformed") },
             Body::Frame(text) if &**text == "end" => end(Outcome::Completed(Completion::EndTurn)),
             Body::Frame(text) if &**text == "ask" => What::AskRaised(Box::new(Ask {
                 id: AskId::from("q1"),
@@ -110,7 +116,11 @@ impl Writer for Lines {
 }
 
 fn hub() -> (Arc<Hub>, Access) {
-    let run = RunConfig { stop_grace_ms: 50, max_idle_ms: 400, max_active: 2, ..RunConfig::default() };
+    hub_with(RunConfig::default())
+}
+
+fn hub_with(run: RunConfig) -> (Arc<Hub>, Access) {
+    let run = RunConfig { stop_grace_ms: 50, max_idle_ms: 400, max_active: 2, ..run };
     let ask = AskConfig { permission_ms: 150, form_ms: 150 };
     let route = Route { cell: CellName::from("default"), upstream: Arc::new(Scripted), models: Models::default() };
     let hub = Arc::new(Hub::new(Gate::Open, Routes::new(vec![route]), run, ask, Arc::new(Memory::default())));
@@ -171,6 +181,7 @@ async fn every_way_a_link_can_leave_ends_the_run_once() {
         ("panic", RunStatus::Failed),
         ("a", RunStatus::Failed),
         ("silent", RunStatus::Failed),
+        ("nulls", RunStatus::Failed),
         ("a end", RunStatus::Completed),
     ] {
         let (hub, access) = hub();
@@ -269,4 +280,28 @@ async fn a_session_keeps_its_cell() {
     assert_eq!(session.cell().as_str(), "default");
     let elsewhere = StartRun { cell: Some(CellName::from("other")), session: Some(session.id().clone()), ..request("a end") };
     assert_eq!(hub.start(&access, elsewhere).err(), Some(StartError::CellNotFound(CellName::from("other"))));
+}
+
+#[tokio::test]
+async fn sessions_at_rest_make_room_and_are_forgotten() {
+    let (hub, access) = hub_with(RunConfig { max_sessions: 2, keep_ms: 0, ..RunConfig::default() });
+    let (first, run) = hub.start(&access, request("a end")).unwrap();
+    over(&first, run).await;
+    let (second, busy) = hub.start(&access, request("silent")).unwrap();
+    let (third, _) = hub.start(&access, request("a end")).unwrap();
+    assert!(hub.session(&access, first.id()).is_none(), "the one at rest made room");
+    assert!(hub.run(&access, run).is_none());
+    assert!(hub.session(&access, second.id()).is_some() && hub.session(&access, third.id()).is_some());
+    second.stop(Some(busy), me(&access));
+
+    let (hub, access) = hub_with(RunConfig { max_sessions: 1, ..RunConfig::default() });
+    let (session, run) = hub.start(&access, request("a end")).unwrap();
+    over(&session, run).await;
+    assert_eq!(hub.start(&access, request("a end")).err(), Some(StartError::TooManySessions(1)), "kept for an hour at least");
+
+    let (hub, access) = hub_with(RunConfig { forget_ms: 0, ..RunConfig::default() });
+    let (session, run) = hub.start(&access, request("a end")).unwrap();
+    over(&session, run).await;
+    hub.start(&access, request("a end")).unwrap();
+    assert!(hub.session(&access, session.id()).is_none(), "forgotten");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::Method;
-use interline_hub::{LinkError, RunInput, Secret};
+use interline_hub::{LinkError, RunCredential, RunInput, Secret};
 use rustls::{ClientConfig, RootCertStore};
 use serde::Serialize;
 
@@ -59,7 +59,10 @@ impl Server {
 
     /// The bearer for a run: the client's own in `passthrough`, else the configured one.
     pub(crate) fn credential(&self, input: &RunInput) -> Option<Secret> {
-        input.credential.clone().or_else(|| self.config.credential.clone())
+        match &input.credential {
+            RunCredential::Configured => self.config.credential.clone(),
+            RunCredential::Client(bearer) => bearer.clone(),
+        }
     }
 
     /// Posts JSON.
