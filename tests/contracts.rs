@@ -276,6 +276,29 @@ async fn asks_and_their_answers_are_as_documented() {
 }
 
 #[tokio::test]
+async fn an_explained_run_is_as_documented() {
+    let demo = demo().await;
+    let known = whole_run(demo.base(), "play agent-with-tools").await;
+    let url = format!("{}/cells/my-cell/runs/{}/events", demo.base(), known["run_id"]);
+    for extras in ["off", "fields", "events"] {
+        let told = get(&format!("{url}?extras={extras}&explain=1"), "").await.json();
+        let schema = "/components/responses/Events/content/application~1json/schema";
+        assert_eq!(validate_http(schema, &told), Ok(()));
+        let body = get(&format!("{url}?extras={extras}"), "").await.body;
+        assert_eq!(validate_sse(&body), Ok(()));
+        let streamed: Vec<Value> =
+            body.lines().filter_map(|line| line.strip_prefix("data: ")).map(|json| serde_json::from_str(json).expect("JSON")).collect();
+        let entries = told.as_array().expect("a list");
+        assert_eq!(entries.iter().map(|entry| entry["event"].clone()).collect::<Vec<_>>(), streamed);
+        assert!(entries.iter().all(|entry| entry["rules"].as_array().is_some_and(|rules| !rules.is_empty())), "{told}");
+        // Frames are named, and the rules by which they were read.
+        let text = entries.iter().find(|entry| entry["event"]["type"] == "stream_delta").expect("text");
+        let cause = text["causes"].as_array().and_then(|causes| causes.last()).expect("a cause");
+        assert_ne!((&cause["name"], &cause["rules"]), (&"frame".into(), &serde_json::json!([])), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn acknowledgements_and_turns_over_rest_are_as_documented() {
     let demo = demo().await;
     let args = ["--prompt", "a long answer", "--acks", "--stop-after", "3", "--transport", "websocket"];

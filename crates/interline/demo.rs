@@ -42,6 +42,9 @@ drain_ms = 1000
 [log]
 filter = "warn"
 
+[sse]
+explain = true
+
 [[upstream]]
 name = "cloud"
 kind = "cloud"
@@ -89,6 +92,9 @@ SSE run events with curl (another cell: bridge-cell, the local bridge instead of
 
 The same run again from its 5th event; the run's id is in the first one:
   curl -N '{base}/cells/my-cell/runs/RUN_ID/events?from_seq=5'
+
+Why each of its events is there: the agent server's messages behind it, and the rules:
+  curl '{base}/cells/my-cell/runs/RUN_ID/events?explain=1'
 
 Socket.IO with Python (pip install python-socketio[client] requests):
   python3 -c "

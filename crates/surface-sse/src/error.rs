@@ -23,6 +23,8 @@ pub(crate) enum Refusal {
     InvalidFromSeq,
     #[error("pages from this origin may not do this: add it to [cors] origins")]
     ForeignOrigin,
+    #[error("explanations are off: `explain = true` in [sse] allows them")]
+    ExplainIsOff,
     #[error("run {0} not found")]
     RunNotFound(String),
     #[error("session {0} not found")]
@@ -72,7 +74,7 @@ impl Refusal {
             Self::InvalidFromSeq => (StatusCode::BAD_REQUEST, "invalid_from_seq"),
             Self::Denied(Denied::Missing) => (StatusCode::UNAUTHORIZED, "auth_required"),
             Self::Denied(Denied::Invalid) => (StatusCode::UNAUTHORIZED, "invalid_token"),
-            Self::ForeignOrigin => (StatusCode::FORBIDDEN, "forbidden"),
+            Self::ForeignOrigin | Self::ExplainIsOff => (StatusCode::FORBIDDEN, "forbidden"),
             Self::Start(StartError::CellNotFound(_)) => (StatusCode::NOT_FOUND, "cell_not_found"),
             Self::Start(StartError::SessionNotFound(_)) | Self::SessionNotFound(_) => (StatusCode::NOT_FOUND, "session_not_found"),
             Self::RunNotFound(_) => (StatusCode::NOT_FOUND, "run_not_found"),

@@ -36,6 +36,8 @@ mod cursor;
 #[cfg(feature = "io")]
 mod error;
 #[cfg(feature = "io")]
+mod explain;
+#[cfg(feature = "io")]
 mod history;
 #[cfg(feature = "io")]
 mod lists;

@@ -1,13 +1,14 @@
 //! The mapping against tables, a golden transcript, and a checker of the grammar that shares nothing with it.
 
-use std::collections::HashSet;
-
 use interline_model::{AskId, AskOutcome, Body, NoticeLevel, PlanStep, SessionId, StepStatus, TaskPhase, Usage};
 use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
 use crate::{AskLimits, Extras};
+
+#[path = "../tests/grammar/mod.rs"]
+mod grammar;
 
 fn run() -> RunId {
     RunId::from_u128(0x833f_9576_9b05_4f9c_84bc_d457_1f98_1569)
@@ -451,99 +452,14 @@ fn a_small_event_costs_no_allocation_of_its_own() {
     assert!(behind >= items.len() - 3, "{behind} of {} blocks follow their neighbour in memory", items.len());
 }
 
-/// The grammar of sse.md §3 as an independent reader sees it, and the contracts: `Err` says what breaks them.
+/// What breaks the grammar, if anything does.
 fn grammar(blocks: &[Block]) -> Result<(), String> {
-    const MEMBERS: &[(&str, &[&str])] = &[
-        ("run_start", &["run_id", "session_id", "model"]),
-        ("turn_start", &["turn_num"]),
-        ("turn_end", &["turn_num"]),
-        ("stream_delta", &["content"]),
-        ("thinking_delta", &["content"]),
-        ("tool_start", &["tool_name", "call_id", "arguments"]),
-        ("tool_progress", &["call_id", "output"]),
-        ("tool_end", &["call_id", "result", "is_error"]),
-        ("plan_created", &["plan_id", "steps"]),
-        ("plan_updated", &["task_id", "status", "result"]),
-        ("plan_completed", &["total_steps", "done_steps"]),
-        ("plan_interrupted", &["reason"]),
-        ("approval_request", &["request_id", "tool_name", "arguments"]),
-        ("done", &["reason", "run_id"]),
-        ("error", &["error", "kind", "severity"]),
-        ("interrupted", &["reason"]),
-    ];
-    let (mut running, mut turn, mut turns, mut plan) = (false, None, 0, false);
-    let (mut open, mut all, mut seq) = (HashSet::new(), HashSet::new(), 0);
-    for block in blocks {
-        let wire = block.plain();
-        let line = std::str::from_utf8(&wire).map_err(|e| e.to_string())?;
-        let json = line.strip_prefix("data: ").and_then(|rest| rest.strip_suffix("\n\n")).ok_or("framing")?;
-        let need = |ok: bool, what: &str| if ok { Ok(()) } else { Err(format!("{what}: {json}")) };
-        need(!json.contains(|c: char| c < ' ' || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}')), "raw line separator")?;
-        let event: Value = serde_json::from_str(json).map_err(|e| format!("{e}: {json}"))?;
-        let kind = event["type"].as_str().ok_or("no type")?.to_owned();
-        if block.is_aside() {
-            need(running && block.seq() == seq && event.get("seq").is_none(), "aside")?;
-            interline_testkit::validate_sse(json)?;
-            continue;
-        }
-        let (_, members) = MEMBERS.iter().find(|(name, _)| *name == kind).ok_or(format!("unknown type {kind}"))?;
-        let stamped = event["seq"].is_u64();
-        need(stamped || event.as_object().is_some_and(|object| object.len() == members.len() + 1), "extra members")?;
-        interline_testkit::validate_sse(json)?;
-        let mut at = 0;
-        need(json.starts_with(&format!("{{\"type\":\"{kind}\"")), "type is not first")?;
-        for member in *members {
-            let found = json.get(at..).and_then(|rest| rest.find(&format!(",\"{member}\":")));
-            at += found.ok_or(format!("{member} is missing or out of order: {json}"))?;
-            let value = &event[member];
-            need(
-                match *member {
-                    "turn_num" | "total_steps" | "done_steps" => value.is_u64(),
-                    "arguments" => value.is_object(),
-                    "steps" => value.is_array(),
-                    "is_error" => value.is_boolean(),
-                    _ => value.is_string(),
-                },
-                member,
-            )?;
-        }
-        if kind == "run_start" {
-            need(!running, "run_start again")?;
-            (running, turn, turns, plan, seq) = (true, None, 0, false, 0);
-            open.clear();
-            all.clear();
-        }
-        need(running, "outside a run")?;
-        seq += 1;
-        need(block.seq() == seq && (!stamped || event["seq"] == seq), "number")?;
-        let call = event["call_id"].as_str().unwrap_or_default().to_owned();
-        match &*kind {
-            "turn_start" => {
-                turns += 1;
-                need(turn.is_none() && event["turn_num"] == turns, "turn_start")?;
-                turn = Some(turns);
-            }
-            "turn_end" => need(turn.take().is_some_and(|turn| event["turn_num"] == turn), "turn_end")?,
-            "stream_delta" | "thinking_delta" => need(turn.is_some() && event["content"] != "", "delta")?,
-            "tool_start" => {
-                need(turn.is_some() && all.insert(call.clone()), "tool_start")?;
-                open.insert(call);
-            }
-            "tool_progress" => need(open.contains(&call) && event["output"] != "", "tool_progress")?,
-            "tool_end" => need(open.remove(&call), "tool_end")?,
-            "plan_created" => plan = true,
-            "plan_updated" => need(plan, "plan_updated")?,
-            "plan_completed" | "plan_interrupted" => need(std::mem::take(&mut plan), "end of a plan")?,
-            "done" | "error" | "interrupted" => {
-                need(turn.is_none() && open.is_empty(), "something is open at the end")?;
-                need(!plan || event["reason"] == "end_turn", "a plan is open at the end")?;
-                running = false;
-            }
-            _ => {}
-        }
-        need(block.is_terminal() != running, "is_terminal")?;
-    }
-    Ok(())
+    grammar::check(blocks.iter().map(|block| grammar::Line {
+        seq: block.seq(),
+        is_aside: block.is_aside(),
+        is_terminal: block.is_terminal(),
+        wire: block.plain(),
+    }))
 }
 
 fn any_text() -> impl Strategy<Value = String> {

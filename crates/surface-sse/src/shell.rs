@@ -17,7 +17,7 @@ use crate::body::{self, Framing, Reading};
 use crate::caller::{Caller, SURFACE};
 use crate::error::Refusal;
 use crate::request::RunRequest;
-use crate::{AskLimits, Config, Extras, Options, Profile, SseWriter, control, cors, cursor, lists};
+use crate::{AskLimits, Config, Extras, Options, Profile, SseWriter, control, cors, cursor, explain, lists};
 
 /// What every handler needs.
 pub(crate) struct Shell {
@@ -159,6 +159,9 @@ async fn events(State(shell): State<Arc<Shell>>, caller: Caller, headers: Header
     let last_seen = cursor::last_event_id(&headers, run);
     let from = last_seen.map_or(from_seq, |seq| seq.saturating_add(1));
     let extras = cursor::extras(caller.query("extras"), shell.config.extras);
+    if explain::is_asked(caller.query("explain")) {
+        return explain::answer(shell, session, run, from_seq, extras).await;
+    }
     if let Some(seen) = last_seen
         && let Some(last) = body::last(&shell.projection(&session, extras), run).await
         && last.is_terminal()

@@ -577,3 +577,43 @@ async fn with_extra_events_a_heartbeat_is_one() {
     let replay = server.get(&format!("/cells/my-cell/runs/{}/events?extras=events", stream.run_id())).await.rest().await;
     assert_eq!(body.replace("data: {\"type\":\"ping\"}\n\n", ""), replay, "pings are the connection's, not the run's");
 }
+
+#[tokio::test]
+async fn why_events_are_there_is_told_where_the_config_allows_it() {
+    let server = Server::open(Config::default()).await;
+    let mut stream = server.run(WHOLE).await;
+    stream.rest().await;
+    let path = format!("/cells/my-cell/runs/{}/events", stream.run_id());
+    let refused = server.get(&format!("{path}?explain=1")).await;
+    assert_eq!((refused.status, refused.json().await["kind"].as_str()), (403, Some("forbidden")));
+    assert_eq!(server.get(&format!("{path}?explain=0")).await.header("content-type"), Some("text/event-stream; charset=utf-8"));
+
+    let server = Server::guarded(Config { explain: true, ..Config::default() }).await;
+    let alpha = [("Authorization", "Bearer alpha")];
+    // An earlier run of the session, so that numbers and records must be the run's own.
+    let body = |script: &str| run_body(script, r#","session_id":"s""#);
+    server.send("POST", "/cells/my-cell/run", &alpha, &body("turn\ntext before\nturn_end\ndone")).await.rest().await;
+    let mut stream = server.send("POST", "/cells/my-cell/run", &alpha, &body(&WHOLE.replace("turn_end", "notice x\ngate\nturn_end"))).await;
+    let live = stream.until("wörld").await;
+    let path = format!("/cells/my-cell/runs/{}/events", stream.run_id());
+    for foreign in [&[("Authorization", "Bearer gamma")][..], &[]] {
+        assert!(matches!(server.send("GET", &format!("{path}?explain=1"), foreign, "").await.status, 401 | 404));
+    }
+    let so_far = server.send("GET", &format!("{path}?explain=1"), &alpha, "").await;
+    assert_eq!((so_far.status, so_far.header("content-type")), (200, Some("application/json; charset=utf-8")));
+    let told = so_far.json().await;
+    assert_eq!(told.as_array().unwrap().iter().map(|entry| entry["event"].clone()).collect::<Vec<_>>(), events(&live));
+    server.open_gate();
+    let whole = live + &stream.rest().await;
+    let told = server.send("GET", &format!("{path}?explain=1&from_seq=2"), &alpha, "").await.json().await;
+    for (entry, (n, event)) in told.as_array().unwrap().iter().zip(events(&whole).into_iter().enumerate().skip(1)) {
+        assert_eq!((&entry["seq"], &entry["event"]), (&(n + 1).into(), &event));
+        assert_eq!(entry["causes"][0]["name"], "frame");
+        assert!(entry["rules"][0].is_string(), "{entry}");
+    }
+    assert_eq!(told.as_array().unwrap().len() + 1, events(&whole).len());
+    assert_eq!(told[0]["causes"][0]["record"], 1, "records are counted in the run");
+    let told = server.send("GET", &format!("{path}?explain=1&extras=events"), &alpha, "").await.json().await;
+    let notice = told.as_array().unwrap().iter().find(|entry| entry["event"]["type"] == "notice").unwrap();
+    assert_eq!(notice.get("seq"), None);
+}

@@ -1,5 +1,7 @@
 //! A hub with a scripted upstream behind a real listener, and a small HTTP client that shows every byte.
 
+#![allow(dead_code, reason = "not every test needs all of it")]
+
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -14,6 +16,7 @@ use interline_model::{
     Answer, Ask, AskId, AskKind, AskOutcome, Body, CallId, CellName, Completion, Event, Fact, FailureKind, ForcedEnd, Json, NoticeLevel,
     Outcome, PlanStep, Question, Reader, Record, RunEnd, StepStatus, Text, What,
 };
+use interline_native::{NativeReader, Settings};
 use interline_surface_sse::{Config, router};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,14 +25,22 @@ use tokio::sync::Semaphore;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An upstream that does what the prompt says, line by line: `gate` waits for the test, `refuse` gives up, all else is a frame.
+/// The heartbeat of a stream with extra events.
+pub(crate) const PING: &str = "data: {\"type\":\"ping\"}\n\n";
+
+/// An upstream that does what the prompt says, line by line: `gate` waits for the test, `refuse` gives up, `hang-up` goes away, all
+/// else is a frame.
 pub(crate) struct Script {
     pub(crate) gate: Semaphore,
     pub(crate) inputs: Mutex<Vec<RunInput>>,
     pub(crate) answers: Mutex<Vec<(AskId, Answer)>>,
 }
 
-pub(crate) struct Scripted(pub Arc<Script>);
+pub(crate) struct Scripted {
+    script: Arc<Script>,
+    /// Its frames are native ones.
+    native: bool,
+}
 
 impl Upstream for Scripted {
     fn name(&self) -> &str {
@@ -37,11 +48,11 @@ impl Upstream for Scripted {
     }
 
     fn reader(&self) -> Box<dyn Reader> {
-        Box::new(ScriptReader)
+        if self.native { Box::new(NativeReader::new(Settings::default())) } else { Box::new(ScriptReader) }
     }
 
     fn open(&self, _: &SessionSeed) -> Arc<dyn Link> {
-        Arc::new(ScriptLink(self.0.clone()))
+        Arc::new(ScriptLink(self.script.clone()))
     }
 }
 
@@ -62,6 +73,12 @@ impl Script {
         let script = input.text();
         self.inputs.lock().unwrap().push(input);
         for line in script.lines() {
+            if line == "hang-up" {
+                return Ok(());
+            }
+            if line == "refuse-token" {
+                return Err(LinkError::Refused { kind: FailureKind::AuthRequired, message: "the token has expired".into() });
+            }
             if line == "refuse" {
                 return Err(LinkError::Refused { kind: FailureKind::EngineNotReady, message: "nobody is there".into() });
             }
@@ -74,7 +91,8 @@ impl Script {
                     permit = self.gate.acquire(), if line == "gate" => permit.unwrap().forget(),
                     command = port.command() => match command {
                         Command::Stop => {
-                            let _ = port.deliver("interrupted".into());
+                            let native = r#"{"type":"result","subtype":"success","is_error":false,"stop_reason":"interrupted"}"#;
+                            let _ = port.deliver(if script.starts_with('{') { native } else { "interrupted" }.into());
                             return Ok(());
                         }
                         Command::Answer { ask, answer } => self.answers.lock().unwrap().push((ask.id.clone(), answer)),
@@ -164,19 +182,24 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn open(config: Config) -> Self {
-        Self::with(Gate::Open, config).await
+        Self::with(Gate::Open, config, false).await
     }
 
     /// Two tokens: `alpha` may use every cell, `beta` only `other`.
     pub(crate) async fn guarded(config: Config) -> Self {
         let token =
             |name: &str, cell: &str| Token { name: name.into(), hash: SecretHash::of(name), cells: vec![CellName::from(cell.to_owned())] };
-        Self::with(Gate::Tokens(vec![token("alpha", "*"), token("beta", "other"), token("gamma", "*")]), config).await
+        Self::with(Gate::Tokens(vec![token("alpha", "*"), token("beta", "other"), token("gamma", "*")]), config, false).await
     }
 
-    async fn with(gate: Gate, config: Config) -> Self {
+    /// The upstream's frames are native ones.
+    pub(crate) async fn native(config: Config) -> Self {
+        Self::with(Gate::Open, config, true).await
+    }
+
+    async fn with(gate: Gate, config: Config, native: bool) -> Self {
         let script = Arc::new(Script { gate: Semaphore::new(0), inputs: Mutex::default(), answers: Mutex::default() });
-        let upstream: Arc<dyn Upstream> = Arc::new(Scripted(script.clone()));
+        let upstream: Arc<dyn Upstream> = Arc::new(Scripted { script: script.clone(), native });
         let models = Models { default: Some("house".into()), map: [("gpt-4o".to_owned(), "real".to_owned())].into() };
         let route = |cell: &str| Route { cell: CellName::from(cell.to_owned()), upstream: upstream.clone(), models: models.clone() };
         let routes = Routes::new(vec![route("my-cell"), route("other")]);
@@ -318,6 +341,35 @@ impl Answered {
                 piece => body.push_str(piece),
             }
         }
+    }
+
+    /// What the body holds so far, up to the first heartbeat.
+    pub(crate) async fn until_idle(&mut self) -> String {
+        let mut body = String::new();
+        loop {
+            match &*self.piece().await {
+                "data: " | PING => return body,
+                piece => body.push_str(piece),
+            }
+        }
+    }
+
+    /// The rest of the body, taken from the socket one byte at a time, as it is without its framing.
+    pub(crate) async fn raw_byte_by_byte(&mut self) -> Vec<u8> {
+        let mut wire = self.socket.buffer().to_vec();
+        let mut byte = [0];
+        while !wire.ends_with(b"\r\n0\r\n\r\n") {
+            tokio::time::timeout(PATIENCE, self.socket.get_mut().read_exact(&mut byte)).await.expect("a byte").unwrap();
+            wire.extend_from_slice(&byte);
+        }
+        let mut body = Vec::new();
+        let mut rest = wire.as_slice();
+        while let Some(line) = rest.windows(2).position(|two| two == b"\r\n") {
+            let length = usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
+            body.extend_from_slice(&rest[line + 2..line + 2 + length]);
+            rest = &rest[line + 2 + length + 2..];
+        }
+        body
     }
 
     /// The rest of the body as JSON.
