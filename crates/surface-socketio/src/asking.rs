@@ -8,7 +8,7 @@ use interline_model::{Ask, AskId, AskKind, AskOutcome, Body, CallId, Event, Fact
 use crate::mapping::{Asked, SessionStatus, SocketWriter};
 use crate::options::PauseStatus;
 use crate::patch::Snapshot;
-use crate::projection::{Block, Call, CallStatus, QuestionRef, TurnStatus};
+use crate::projection::{Block, Call, CallStatus, Kind, QuestionRef, TurnStatus};
 use crate::question::{self, ACCEPT, ALLOW, ASK_TOOL, DECLINE, DENY};
 use crate::stamp::loop_id;
 
@@ -83,7 +83,7 @@ impl SocketWriter {
     }
 
     /// The description that the call of a sub-agent was given.
-    fn description(&self, call: &CallId) -> Text {
+    pub(crate) fn description(&self, call: &CallId) -> Text {
         let place = self.run.as_ref().and_then(|run| run.calls.get(call));
         let input = place.and_then(|&(turn, number)| Some(&self.turns.get(turn)?.calls.get(number)?.input));
         let input = input.map(Json::to_value);
@@ -106,13 +106,13 @@ impl SocketWriter {
             self.settled.push((call_id.clone(), id.clone()));
         }
         if let (Some(chosen), Some(call_id)) = (&chosen, &call_id) {
-            self.user_turn(vec![Block::Answer(chosen.block(call_id))]);
+            self.whole_turn(Kind::User, vec![Block::Answer(chosen.block(call_id))]);
         }
         if asked.synthetic {
             match outcome {
                 AskOutcome::Void => self.cancel_call(asked.turn, asked.call),
                 AskOutcome::Expired => {
-                    self.end_call(asked.turn, asked.call, CallStatus::Error, &Text::from_static("Nobody answered in time."));
+                    self.end_call(asked.turn, asked.call, CallStatus::Error, Json::string("Nobody answered in time."));
                 }
                 AskOutcome::Allowed | AskOutcome::Denied | AskOutcome::Answered => {
                     let label = chosen.and_then(|chosen| first_label(&asked.ask, &chosen)).unwrap_or_else(|| {
@@ -123,7 +123,7 @@ impl SocketWriter {
                             (_, _) => ACCEPT,
                         })
                     });
-                    self.end_call(asked.turn, asked.call, CallStatus::Done, &label);
+                    self.end_call(asked.turn, asked.call, CallStatus::Done, Json::string(&label));
                 }
             }
         } else if let Some(call) = self.turns.get_mut(asked.turn).and_then(|turn| turn.calls.get_mut(asked.call)) {

@@ -1,11 +1,18 @@
 //! How chats end: the last events of a run, and `chat:end` with its result (socketio.md §4.5, §4.8, §4.9).
 
 use interline_model::{Completion, Json, Outcome, RunEnd, Usage};
+use serde_json::Value;
 
 use crate::mapping::{Run, SessionStatus, SocketEvent, SocketWriter};
 use crate::object::{Object, object};
 use crate::options::HeadlessResult;
-use crate::projection::{Turn, TurnStatus};
+use crate::projection::{CallStatus, Turn, TurnStatus};
+
+/// The tool by which agents submit a structured result (socketio.md §4.8).
+const SUBMIT_TOOL: &str = "submit_result";
+
+/// What a caller is told whose schema the result does not fit.
+const UNFIT: &str = "The result does not fit the output schema";
 
 impl SocketWriter {
     pub(crate) fn finish(&mut self, end: &RunEnd) {
@@ -34,13 +41,17 @@ impl SocketWriter {
             });
             self.out.push(SocketEvent { name: "system:error", data });
         }
-        let result = run.headless.then(|| self.headless_result(&run, end)).flatten();
+        let (result, unfit) = match run.headless.then(|| self.headless_result(&run, end)) {
+            Some((result, unfit)) => (result, unfit),
+            None => (None, false),
+        };
         let reason = match &end.outcome {
             Outcome::Completed(Completion::EndTurn) => Some("completed"),
             // The documents know one limit (socketio.md §4.9, decision 14).
             Outcome::Completed(Completion::MaxTurns | Completion::MaxBudget) => Some("max_turns"),
             Outcome::Interrupted { .. } | Outcome::Failed { .. } => None,
         };
+        let (status, reason) = if unfit { (SessionStatus::Failed, None) } else { (status, reason) };
         self.chat_end(&run.chat_run_id, status.as_str(), result.as_ref(), reason, |_| {});
     }
 
@@ -55,31 +66,49 @@ impl SocketWriter {
         }
     }
 
-    /// `chat:end.result` of a one-shot run (socketio.md §4.8).
-    fn headless_result(&self, run: &Run, end: &RunEnd) -> Option<Json> {
+    /// `chat:end.result` of a one-shot run, and whether it is not what the run's schema asks for, which is a failure of the chat though none of
+    /// the run (socketio.md §4.8).
+    fn headless_result(&self, run: &Run, end: &RunEnd) -> (Option<Json>, bool) {
         let form = self.options.headless_result;
         match &end.outcome {
-            Outcome::Interrupted { .. } => None,
-            Outcome::Failed { message, .. } => Some(object(|object| object.text("err_msg", message))),
-            Outcome::Completed(_) => Some(match &end.structured_output {
-                Some(value) => object(|object| write_structured(object, value, form)),
-                None => {
-                    let mine = self.turns.iter().skip(run.first_turn).rev();
-                    let answer =
-                        mine.filter(|turn| turn.is_assistant() && turn.lane.is_root()).map(Turn::text).find(|text| !text.is_empty());
-                    let answer = answer.unwrap_or_default();
-                    object(|object| {
-                        if form != HeadlessResult::Sdk {
-                            object.text("output", &answer);
-                        }
-                        if form != HeadlessResult::Docs {
-                            object.text("result", &answer);
-                            object.null("err_msg");
-                        }
-                    })
-                }
-            }),
+            Outcome::Interrupted { .. } => return (None, false),
+            Outcome::Failed { message, .. } => return (Some(object(|object| object.text("err_msg", message))), false),
+            Outcome::Completed(_) => {}
         }
+        let answer = || {
+            let mine = self.turns.iter().skip(run.first_turn).rev();
+            mine.filter(|turn| turn.is_assistant() && turn.lane.is_root()).map(Turn::text).find(|text| !text.is_empty()).unwrap_or_default()
+        };
+        let schema = run.output_schema.as_ref();
+        let value = match schema {
+            Some(_) => end.structured_output.clone().or_else(|| self.submitted(run)).or_else(|| Json::parse(answer()).ok()),
+            None => end.structured_output.clone(),
+        };
+        match (value, schema) {
+            (Some(value), schema) if schema.is_none_or(|schema| fits(&value, schema)) => {
+                (Some(object(|object| write_structured(object, &value, schema, form))), false)
+            }
+            (_, Some(_)) => (Some(object(|object| object.text("err_msg", UNFIT))), true),
+            (_, None) => {
+                let answer = answer();
+                let result = object(|object| {
+                    if form != HeadlessResult::Sdk {
+                        object.text("output", &answer);
+                    }
+                    if form != HeadlessResult::Docs {
+                        object.text("result", &answer);
+                        object.null("err_msg");
+                    }
+                });
+                (Some(result), false)
+            }
+        }
+    }
+
+    /// What the agent submitted by a call, where the upstream's end does not say it.
+    fn submitted(&self, run: &Run) -> Option<Json> {
+        let calls = self.turns.iter().skip(run.first_turn).filter(|turn| turn.lane.is_root()).flat_map(|turn| &turn.calls);
+        calls.filter(|call| &*call.tool_name == SUBMIT_TOOL && call.status == CallStatus::Done).last().map(|call| call.input.clone())
     }
 
     /// `chat:end`. `extras` writes what newer consumers read besides.
@@ -100,6 +129,7 @@ impl SocketWriter {
             object.text("chat_run_id", chat_run_id);
             extras(object);
         });
+        self.raw_chat_end(&data);
         self.out.push(SocketEvent { name: "chat:end", data });
     }
 
@@ -108,13 +138,24 @@ impl SocketWriter {
     }
 }
 
+/// Whether a value can be what a schema asks for. Only what every such schema says is looked at: the object and the members it must have.
+fn fits(value: &Json, schema: &Json) -> bool {
+    let (value, schema) = (value.to_value(), schema.to_value());
+    let asks_object = schema.get("type").is_none_or(|kind| kind == "object");
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    (value.is_object() || !asks_object) && required.into_iter().all(|name| value.get(name).is_some())
+}
+
 /// The structured value, and its own members beside it; these win over ours of the same name.
-fn write_structured(object: &mut Object<'_>, value: &Json, form: HeadlessResult) {
+fn write_structured(object: &mut Object<'_>, value: &Json, schema: Option<&Json>, form: HeadlessResult) {
     let tree = value.to_value();
     let has = |name: &str| tree.get(name).is_some();
     let members = value.as_str().trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default();
     if form != HeadlessResult::Sdk && (form == HeadlessResult::Docs || !has("output")) {
         object.raw("output", value.as_str());
+    }
+    if let Some(schema) = schema.filter(|_| form != HeadlessResult::Sdk && (form == HeadlessResult::Docs || !has("schema"))) {
+        object.raw("schema", schema.as_str());
     }
     if form == HeadlessResult::Docs {
         return;

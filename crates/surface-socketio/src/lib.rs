@@ -15,11 +15,14 @@ mod asking;
 mod ending;
 mod form;
 mod mapping;
+mod marker;
 mod object;
 mod options;
 mod patch;
 mod projection;
 mod question;
+mod raw;
+mod result;
 pub mod rules;
 mod stamp;
 
@@ -55,6 +58,7 @@ pub use config::{Config, QueryToken};
 pub use mapping::{PendingQuestion, SessionStatus, SocketEvent, SocketWriter};
 pub use options::{HeadlessResult, Options, PatchFormat, PauseStatus};
 pub use question::{ChoiceError, Chosen, answer, answer_in_words, chosen, questions};
+pub use raw::{RawItem, RawWriter, batch};
 #[cfg(feature = "io")]
 pub use shell::{SocketIoSurface, router};
 pub use stamp::timestamp;

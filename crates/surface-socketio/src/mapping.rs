@@ -10,7 +10,9 @@ use interline_model::{
 use crate::object::{object, write_array, write_object};
 use crate::options::Options;
 use crate::patch::{Snapshot, Speech};
-use crate::projection::{Block, Call, CallStatus, Compaction, Kind, Turn, TurnStatus};
+use crate::projection::{Block, Call, CallStatus, Compaction, Kind, Mode, Turn, TurnStatus};
+use crate::raw::Raw;
+use crate::result::{page_blocks, shown};
 use crate::stamp::turn_id;
 
 /// How much of the first message stands in for a title.
@@ -86,6 +88,7 @@ pub struct SocketWriter {
     pub(crate) intent: Text,
     pub(crate) model: Option<Text>,
     pub(crate) status: SessionStatus,
+    pub(crate) mode: Mode,
     pub(crate) turns: Vec<Turn>,
     pub(crate) run: Option<Run>,
     /// Which call of the latest run showed which ask that is settled now.
@@ -93,6 +96,8 @@ pub struct SocketWriter {
     /// The time of the record being written.
     pub(crate) now: Millis,
     pub(crate) out: Vec<SocketEvent>,
+    /// Turns are told as raw events, and not as themselves.
+    pub(crate) raw: Option<Raw>,
 }
 
 /// What every event says.
@@ -105,6 +110,7 @@ pub(crate) struct Run {
     pub(crate) id: RunId,
     pub(crate) chat_run_id: String,
     pub(crate) headless: bool,
+    pub(crate) output_schema: Option<Json>,
     pub(crate) first_turn: usize,
     /// Turns that can still change: those that have not ended, and those that paused.
     pub(crate) live: Vec<usize>,
@@ -139,11 +145,13 @@ impl SocketWriter {
             intent: Text::new(),
             model: None,
             status: SessionStatus::Created,
+            mode: Mode::Executing,
             turns: Vec::new(),
             run: None,
             settled: Vec::new(),
             now: 0,
             out: Vec::new(),
+            raw: None,
         }
     }
 
@@ -181,12 +189,12 @@ impl SocketWriter {
         for at in self.live_turns(false) {
             let Some(turn) = self.turns.get(at) else { continue };
             if !turn.ended {
-                events.push(whole_turn("turn:start", facts, turn, turn.status));
+                events.push(turn_event("turn:start", facts, turn, turn.status));
                 continue;
             }
             // A turn that paused before gets no second `turn:end`, only patches: this socket must not wait for one.
-            events.push(whole_turn("turn:start", facts, turn, TurnStatus::Paused));
-            events.push(whole_turn("turn:end", facts, turn, TurnStatus::Paused));
+            events.push(turn_event("turn:start", facts, turn, TurnStatus::Paused));
+            events.push(turn_event("turn:end", facts, turn, TurnStatus::Paused));
             if turn.status != TurnStatus::Paused {
                 events.push(self.latest_status(facts, turn));
             }
@@ -271,9 +279,15 @@ impl SocketWriter {
         let lane = &event.lane;
         match &event.what {
             What::RunStarted { run, session, model } => self.start(record, *run, session, model),
-            What::SessionChanged { model, title, .. } => self.session_changed(model.as_ref(), title.as_ref()),
+            What::SessionChanged { model, title, mode, .. } => {
+                self.session_changed(model.as_ref(), title.as_ref());
+                if let Some(mode) = mode {
+                    self.mode_changed(mode);
+                }
+            }
             What::Notice { level, code, text } => self.notice(*level, code, text),
-            What::FilesChanged { paths } => self.files_changed(paths),
+            What::FilesChanged { paths } => self.files_stored(paths),
+            What::Task { task, call, phase, summary } => self.task(task, call.as_ref(), *phase, summary),
             _ if self.run.is_none() => {}
             What::TurnStarted => {
                 self.stir();
@@ -294,14 +308,21 @@ impl SocketWriter {
                 }
             }
             What::ToolInput { call, input } => self.tool_input(call, input),
-            What::ToolEnded { call, result, is_error, aborted, .. } => self.tool_ended(call, result, *is_error, *aborted),
+            What::ToolEnded { call, result, raw, is_error, aborted } => {
+                if *aborted {
+                    self.tool_aborted(call);
+                } else {
+                    self.tool_ended(call, result, raw.as_ref(), *is_error);
+                }
+            }
             What::TurnEnded { usage } => self.turn_ended(lane, *usage, ending),
+            What::PlanChanged { steps } => self.plan_changed(lane, steps),
             What::AskRaised(ask) => self.raise(lane, ask),
             What::AskSettled { ask, outcome } => self.settle(record, ask, *outcome, ending),
             What::Compaction(phase) => self.compaction(lane, phase),
             What::RunEnded(end) => self.finish(end),
-            // Without a place here: socketio.md §3.5 leaves the payloads of `task:updated` and the like undocumented.
-            What::ToolOutput { .. } | What::PlanChanged { .. } | What::Task { .. } | What::Suggestion { .. } | What::Other { .. } => {}
+            // Without a place here: a call shows its result only, and no event is for what might be asked next.
+            What::ToolOutput { .. } | What::Suggestion { .. } | What::Other { .. } => {}
         }
     }
 
@@ -320,6 +341,7 @@ impl SocketWriter {
             id: run,
             chat_run_id: run.to_string(),
             headless: accepted.is_some_and(|accepted| accepted.headless),
+            output_schema: accepted.and_then(|accepted| accepted.output_schema.clone()),
             first_turn: self.turns.len(),
             live: Vec::new(),
             latest: HashMap::new(),
@@ -334,7 +356,7 @@ impl SocketWriter {
         }
         self.stir();
         if !input.is_empty() {
-            self.user_turn(input.iter().map(block_of).collect());
+            self.whole_turn(Kind::User, input.iter().map(block_of).collect());
         }
     }
 
@@ -346,13 +368,16 @@ impl SocketWriter {
             return;
         }
         run.chatting = true;
+        if let Some(raw) = &mut self.raw {
+            raw.begin();
+        }
         self.out.push(chat_start(facts, run));
         self.set_status(SessionStatus::Running);
     }
 
-    /// A whole turn in one: what the user said.
-    pub(crate) fn user_turn(&mut self, blocks: Vec<Block>) {
-        let at = self.new_turn(&Lane::Root, Kind::User);
+    /// A whole turn in one: what the user said, or a mark between turns.
+    pub(crate) fn whole_turn(&mut self, kind: Kind, blocks: Vec<Block>) {
+        let at = self.new_turn(&Lane::Root, kind);
         let Some(turn) = self.turns.get_mut(at) else { return };
         turn.status = TurnStatus::Completed;
         turn.blocks = blocks;
@@ -386,13 +411,20 @@ impl SocketWriter {
             run.live.push(at);
             run.latest.insert(lane.clone(), at);
         }
+        if self.turns.get(at).is_some_and(Turn::is_assistant) {
+            self.raw_turn(at);
+        }
         self.tell_turn("turn:start", at);
         at
     }
 
+    pub(crate) fn latest_in(&self, lane: &Lane) -> Option<usize> {
+        self.run.as_ref()?.latest.get(lane).copied()
+    }
+
     /// The turn of a lane that is open for more.
     fn open_in(&self, lane: &Lane) -> Option<usize> {
-        let at = self.run.as_ref()?.latest.get(lane).copied()?;
+        let at = self.latest_in(lane)?;
         self.turns.get(at).filter(|turn| !turn.ended).map(|_| at)
     }
 
@@ -466,17 +498,31 @@ impl SocketWriter {
         self.tell_call(at, number, true, false, Snapshot::Boundary);
     }
 
-    fn tool_ended(&mut self, id: &CallId, result: &Text, is_error: bool, aborted: bool) {
-        let Some((at, number)) = self.call(id) else { return };
-        if self.turns.get(at).and_then(|turn| turn.calls.get(number)).is_none_or(Call::is_final) {
-            return;
+    /// A call that is about to end, with its turn's number and its own in it.
+    fn ending(&mut self, id: &CallId) -> Option<(usize, usize)> {
+        let (at, number) = self.call(id)?;
+        if self.turns.get(at)?.calls.get(number)?.is_final() {
+            return None;
         }
         self.stir();
         self.end_children(id);
-        if aborted {
-            self.cancel_call(at, number);
-        } else {
-            self.end_call(at, number, if is_error { CallStatus::Error } else { CallStatus::Done }, result);
+        Some((at, number))
+    }
+
+    fn tool_aborted(&mut self, id: &CallId) {
+        let Some((at, number)) = self.ending(id) else { return };
+        self.cancel_call(at, number);
+        self.complete_paused(at);
+    }
+
+    fn tool_ended(&mut self, id: &CallId, text: &Text, raw: Option<&Json>, is_error: bool) {
+        let Some((at, number)) = self.ending(id) else { return };
+        self.end_call(at, number, if is_error { CallStatus::Error } else { CallStatus::Done }, shown(text, raw));
+        for (kind, content) in page_blocks(text, raw) {
+            self.add_block(at, Block::Meta { kind, call: number, content });
+        }
+        if !is_error {
+            self.tool_wrote(at, number);
         }
         self.complete_paused(at);
     }
@@ -487,6 +533,7 @@ impl SocketWriter {
         let had_ref = call.waits_on.take().is_some();
         call.status = CallStatus::Cancelled;
         call.ask = None;
+        self.raw_ended(at, number);
         self.tell_call(at, number, false, had_ref, Snapshot::Boundary);
     }
 
@@ -576,6 +623,8 @@ impl SocketWriter {
         turn.ended = true;
         turn.paused = status == TurnStatus::Paused;
         turn.shown = (now, turn.bytes);
+        let (lane, usage) = (turn.lane.clone(), turn.usage);
+        self.raw_response(&lane, usage);
         self.tell_turn("turn:end", at);
     }
 
@@ -618,8 +667,8 @@ impl SocketWriter {
     }
 
     fn tell_turn(&mut self, name: &'static str, at: usize) {
-        if let (Some(facts), Some(turn)) = (&self.facts, self.turns.get(at)) {
-            self.out.push(whole_turn(name, facts, turn, turn.status));
+        if let (Some(facts), Some(turn), None) = (&self.facts, self.turns.get(at), &self.raw) {
+            self.out.push(turn_event(name, facts, turn, turn.status));
         }
     }
 }
@@ -642,7 +691,7 @@ fn chat_start(facts: &Facts, run: &Run) -> SocketEvent {
 }
 
 /// A TurnProjection in the envelope of `turn:start` and `turn:end`.
-fn whole_turn(name: &'static str, facts: &Facts, turn: &Turn, status: TurnStatus) -> SocketEvent {
+fn turn_event(name: &'static str, facts: &Facts, turn: &Turn, status: TurnStatus) -> SocketEvent {
     let data = object(|object| {
         object.text("session_id", facts.session.as_str());
         turn.write_as(object, status);

@@ -3,7 +3,7 @@
 //! Every piece of text goes out at once as a delta. Snapshots, for the readers that know nothing else, are thinned so that a long answer
 //! costs what it is long and not the square of it.
 
-use interline_model::{Millis, Text};
+use interline_model::{Json, Millis, Text};
 
 use crate::mapping::{Facts, SocketEvent, SocketWriter};
 use crate::object::{Object, object};
@@ -96,7 +96,7 @@ fn envelope(facts: &Facts, turn: &Turn, patch_type: Option<&str>, whole: bool, d
 impl SocketWriter {
     /// Emits a patch of the turn number `at`, as it is now. `data` writes the members of the documented patch.
     fn patch(&mut self, at: usize, patch_type: &str, snapshot: Snapshot, data: impl FnOnce(&Turn, &mut Object<'_>)) {
-        let Self { turns, options, facts, now, out, .. } = self;
+        let Self { turns, options, facts, now, out, raw: None, .. } = self else { return };
         let (Some(turn), Some(facts)) = (turns.get_mut(at), facts) else { return };
         let sync = options.patch_format == PatchFormat::Sync;
         let whole = match snapshot {
@@ -136,6 +136,9 @@ impl SocketWriter {
         let (now, filled) = (self.now, speech == Speech::Text || self.options.thinking_delta);
         let Some(turn) = self.turns.get_mut(at) else { return };
         turn.append(speech, delta);
+        if self.raw.is_some() {
+            return self.raw_said(at, speech, delta);
+        }
         let due = starts || turn.is_due(now, &self.options);
         if due && self.options.patch_format == PatchFormat::Delta {
             // No snapshot will say so, and the whole `content` costs as much as one.
@@ -181,6 +184,7 @@ impl SocketWriter {
         turn.bytes = turn.bytes.saturating_add(2 * call.input.as_str().len()).saturating_add(SNAPSHOT_BYTES);
         turn.calls.push(call);
         turn.blocks.push(Block::ToolUse(number));
+        self.raw_called(at, number);
         self.patch(at, "add_tool_call", Snapshot::Boundary, |turn, data| {
             let Some(call) = turn.calls.get(number) else { return };
             data.text("id", &call.id);
@@ -193,30 +197,54 @@ impl SocketWriter {
     }
 
     /// Ends a call with a result and appends its `tool_result` block.
-    pub(crate) fn end_call(&mut self, at: usize, number: usize, status: CallStatus, result: &Text) {
+    pub(crate) fn end_call(&mut self, at: usize, number: usize, status: CallStatus, result: Json) {
         self.tell_thinking(at);
         let now = self.now;
         let Some(turn) = self.turns.get_mut(at) else { return };
-        turn.bytes = turn.bytes.saturating_add(2 * result.len()).saturating_add(SNAPSHOT_BYTES / 4);
+        turn.bytes = turn.bytes.saturating_add(2 * result.as_str().len()).saturating_add(SNAPSHOT_BYTES / 4);
         let Some(call) = turn.calls.get_mut(number) else { return };
         call.status = status;
-        call.result = Some(result.clone());
+        call.result = Some(result);
         call.duration_ms = Some(now.saturating_sub(call.started));
         call.waits_on = None;
         call.ask = None;
         turn.blocks.push(Block::ToolResult(number));
+        self.raw_ended(at, number);
         self.patch(at, "tool_result", Snapshot::Boundary, |turn, data| {
             let Some(call) = turn.calls.get(number) else { return };
             data.text("tool_call_id", &call.id);
-            data.text_or_null("result", call.result.as_deref());
+            data.raw("result", call.result.as_ref().map_or("null", Json::as_str));
             data.text("status", call.status.as_str());
             data.number_or_null("duration_ms", call.duration_ms);
+        });
+    }
+
+    /// Appends a block that is neither spoken nor a call's beginning or end: whole, with `text_delta` null (socketio.md §3.4, rule 2).
+    pub(crate) fn add_block(&mut self, at: usize, block: Block) {
+        self.tell_thinking(at);
+        let Some(turn) = self.turns.get_mut(at) else { return };
+        let mut content = String::new();
+        turn.write_content(&mut content, &block);
+        let (kind, call) = (block.kind(), block.call());
+        turn.bytes = turn.bytes.saturating_add(content.len()).saturating_add(SNAPSHOT_BYTES / 4);
+        turn.blocks.push(block);
+        self.patch(at, "add_content", Snapshot::Boundary, |turn, data| {
+            let call = call.and_then(|call| turn.calls.get(call));
+            data.text("type", kind);
+            data.raw("content", &content);
+            data.null("text_delta");
+            data.text_or_null("tool_call_id", call.map(|call| &*call.id));
+            data.text_or_null("tool_name", call.map(|call| &*call.tool_name));
+            data.text_or_null("display_name", call.map(|call| &*call.display_name));
         });
     }
 
     /// Tells a call's status, with its arguments if they changed (decision 11).
     pub(crate) fn tell_call(&mut self, at: usize, number: usize, with_arguments: bool, had_ref: bool, snapshot: Snapshot) {
         self.tell_thinking(at);
+        if with_arguments {
+            self.raw_arguments(at, number);
+        }
         self.patch(at, "set_tool_status", snapshot, |turn, data| {
             let Some(call) = turn.calls.get(number) else { return };
             data.text("tool_call_id", &call.id);

@@ -47,6 +47,8 @@ pub(crate) struct Turn {
 pub(crate) enum Kind {
     User,
     Assistant,
+    /// Something about the session that stands between its turns: a change of its mode.
+    System,
     Compaction(Compaction),
 }
 
@@ -89,6 +91,42 @@ pub(crate) enum Block {
     Image(Text),
     File(Text),
     Answer(Json),
+    /// What a tool's result holds for the page around the chat: `tool_bridge` or `tool_ui` (socketio.md §4.3).
+    Meta {
+        kind: &'static str,
+        call: usize,
+        content: Json,
+    },
+    /// The plan as it is now.
+    Plan(Json),
+    /// `mode_change`, and what it means for planning.
+    Mode {
+        from: Mode,
+        to: Mode,
+    },
+    PlanningEnter,
+    PlanningExit,
+}
+
+/// A session's mode, in the words of `chat:send` (socketio.md §2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Planning,
+    Executing,
+}
+
+impl Mode {
+    /// The mode that a native permission mode is: every mode in which the agent may act is `executing`.
+    pub(crate) fn of(permission_mode: &str) -> Self {
+        if permission_mode == "plan" { Self::Planning } else { Self::Executing }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Planning => "planning",
+            Self::Executing => "executing",
+        }
+    }
 }
 
 /// A ToolCallProjection.
@@ -98,7 +136,8 @@ pub(crate) struct Call {
     pub(crate) display_name: Text,
     pub(crate) input: Json,
     pub(crate) status: CallStatus,
-    pub(crate) result: Option<Text>,
+    /// Text as a rule; what a tool gave back as an object stays one.
+    pub(crate) result: Option<Json>,
     pub(crate) started: Millis,
     pub(crate) duration_ms: Option<u64>,
     /// The pending ask that this call stands for.
@@ -156,7 +195,7 @@ impl Call {
         object.text("display_name", &self.display_name);
         object.text("arguments", self.input.as_str());
         object.text("status", self.status.as_str());
-        object.text_or_null("result", self.result.as_deref());
+        object.raw("result", self.result.as_ref().map_or("null", Json::as_str));
         object.number_or_null("duration_ms", self.duration_ms);
         match &self.waits_on {
             Some(question) => object.object("pending_question_ref", |object| question.write(object)),
@@ -224,6 +263,7 @@ impl Turn {
         let (kind, role) = match self.kind {
             Kind::User => ("message", "user"),
             Kind::Assistant => ("message", "assistant"),
+            Kind::System => ("message", "system"),
             Kind::Compaction(_) => ("compaction", "system"),
         };
         object.text("id", &self.id);
@@ -258,7 +298,7 @@ impl Turn {
     fn write_compaction(&self, object: &mut Object<'_>) {
         let compaction = match &self.kind {
             Kind::Compaction(compaction) => Some(compaction),
-            Kind::User | Kind::Assistant => None,
+            Kind::User | Kind::Assistant | Kind::System => None,
         };
         let before = compaction.and_then(|compaction| compaction.tokens_before);
         let after = compaction.and_then(|compaction| compaction.tokens_after);
@@ -277,50 +317,60 @@ impl Turn {
 
     fn write_block(&self, out: &mut String, block: &Block) {
         write_object(out, |object| {
-            let call = match block {
-                Block::Text(text) => {
-                    object.text("type", "text");
-                    object.text("content", text);
-                    None
-                }
-                Block::Thinking(text) => {
-                    object.text("type", "thinking");
-                    object.text("content", text);
-                    None
-                }
-                Block::Image(url) => {
-                    object.text("type", "image_url");
-                    object.object("content", |object| object.text("url", url));
-                    None
-                }
-                Block::File(name) => {
-                    object.text("type", "file");
-                    object.object("content", |object| object.text("name", name));
-                    None
-                }
-                Block::Answer(answer) => {
-                    object.text("type", "ask_user_answer");
-                    object.raw("content", answer.as_str());
-                    None
-                }
-                Block::ToolUse(call) => {
-                    let call = self.calls.get(*call);
-                    object.text("type", "tool_use");
-                    object.raw("content", call.map_or("{}", |call| call.input.as_str()));
-                    call
-                }
-                Block::ToolResult(call) => {
-                    let call = self.calls.get(*call);
-                    object.text("type", "tool_result");
-                    object
-                        .member("content", |out| write_json_string(out, call.and_then(|call| call.result.as_deref()).unwrap_or_default()));
-                    call
-                }
-            };
+            object.text("type", block.kind());
+            object.member("content", |out| self.write_content(out, block));
+            let call = block.call().and_then(|call| self.calls.get(call));
             object.text_or_null("tool_call_id", call.map(|call| &*call.id));
             object.text_or_null("tool_name", call.map(|call| &*call.tool_name));
             object.text_or_null("display_name", call.map(|call| &*call.display_name));
         });
+    }
+
+    /// A block's `content`.
+    pub(crate) fn write_content(&self, out: &mut String, block: &Block) {
+        match block {
+            Block::Text(text) | Block::Thinking(text) => write_json_string(out, text),
+            Block::Image(url) => write_object(out, |object| object.text("url", url)),
+            Block::File(name) => write_object(out, |object| object.text("name", name)),
+            Block::Answer(json) | Block::Plan(json) | Block::Meta { content: json, .. } => out.push_str(json.as_str()),
+            Block::ToolUse(call) => out.push_str(self.calls.get(*call).map_or("{}", |call| call.input.as_str())),
+            Block::ToolResult(call) => {
+                out.push_str(self.calls.get(*call).and_then(|call| call.result.as_ref()).map_or("null", Json::as_str));
+            }
+            Block::Mode { from, to } => write_object(out, |object| {
+                object.text("from", from.as_str());
+                object.text("to", to.as_str());
+            }),
+            Block::PlanningEnter | Block::PlanningExit => out.push_str("null"),
+        }
+    }
+}
+
+impl Block {
+    /// Its `type`.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Thinking(_) => "thinking",
+            Self::ToolUse(_) => "tool_use",
+            Self::ToolResult(_) => "tool_result",
+            Self::Image(_) => "image_url",
+            Self::File(_) => "file",
+            Self::Answer(_) => "ask_user_answer",
+            Self::Meta { kind, .. } => kind,
+            Self::Plan(_) => "plan_status",
+            Self::Mode { .. } => "mode_change",
+            Self::PlanningEnter => "planning_enter",
+            Self::PlanningExit => "planning_exit",
+        }
+    }
+
+    /// The number of the call that it is about.
+    pub(crate) fn call(&self) -> Option<usize> {
+        match self {
+            Self::ToolUse(call) | Self::ToolResult(call) | Self::Meta { call, .. } => Some(*call),
+            _ => None,
+        }
     }
 }
 

@@ -8,7 +8,8 @@ mod scene;
 
 use fold::{Fold, Format};
 use interline_model::{
-    Answer, AskId, AskKind, AskOutcome, Body, CallId, CompactionPhase, Event, Fact, Json, Lane, NoticeLevel, Part, Text, Usage, What,
+    Answer, AskId, AskKind, AskOutcome, Body, CallId, CompactionPhase, Event, Fact, Json, Lane, NoticeLevel, Part, PlanStep, StepStatus,
+    TaskPhase, Text, Usage, What,
 };
 use interline_surface_socketio::{Options, PatchFormat};
 use proptest::prelude::*;
@@ -32,6 +33,13 @@ fn lane() -> impl Strategy<Value = Lane> {
 
 fn call() -> impl Strategy<Value = CallId> {
     prop::sample::select(&CALLS[..]).prop_map(CallId::from)
+}
+
+const PHASES: &[TaskPhase] = &[TaskPhase::Started, TaskPhase::Progress, TaskPhase::Finished, TaskPhase::Failed];
+
+fn results() -> impl Strategy<Value = Json> {
+    let results = [r#"{"ok":1.0}"#, r#"{"_meta":{"ui":{"title":"T"},"bridge":{"action":"a"}}}"#, r#"[{"type":"image"}]"#, "[]"];
+    prop::sample::select(results.to_vec()).prop_map(|text| Json::parse(text).unwrap())
 }
 
 fn piece() -> impl Strategy<Value = Text> {
@@ -58,6 +66,17 @@ fn what() -> impl Strategy<Value = (What, Option<(AskId, Answer)>)> {
         1 => call().prop_map(|call| (What::ToolInput { call, input: Json::parse(r#"{"x":1.0}"#).unwrap() }, None)),
         4 => (call(), any::<bool>(), prop::bool::weighted(0.2)).prop_map(|(call, is_error, aborted)| {
             (What::ToolEnded { call, result: Text::from_static("r"), raw: None, is_error, aborted }, None)
+        }),
+        2 => (call(), results()).prop_map(|(call, raw)| {
+            (What::ToolEnded { call, result: raw.text(), raw: Some(raw), is_error: false, aborted: false }, None)
+        }),
+        1 => prop::sample::select(vec!["plan", "default", "acceptEdits"]).prop_map(|mode| (scene::mode(mode), None)),
+        1 => (0_usize..3).prop_map(|count| {
+            let step = |at: usize| PlanStep { id: Text::from(at.to_string()), title: Text::from_static("t"), status: StepStatus::Running };
+            (What::PlanChanged { steps: (0..count).map(step).collect() }, None)
+        }),
+        1 => (prop::option::of(call()), prop::sample::select(PHASES)).prop_map(|(call, phase)| {
+            (What::Task { task: Text::from_static("bg"), call, phase, summary: Text::new() }, None)
         }),
         3 => (prop::sample::select(&ASKS[..]), kind, prop::option::of(prop::sample::select(&CALLS[..]))).prop_map(|(id, kind, call)| {
             (What::AskRaised(Box::new(ask(id, kind, call))), None)
@@ -195,7 +214,7 @@ fn play(runs: &[(Vec<Step>, What)], format: Format, late_at: usize) {
 
 /// Each case plays its runs in all three formats; `PROPTEST_CASES` asks for more.
 fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(32)
 }
 
 proptest! {

@@ -47,8 +47,24 @@ pub(crate) fn tool_ended(call: &str, result: &str, is_error: bool) -> What {
     What::ToolEnded { call: CallId::from(call.to_owned()), result: Text::from(result.to_owned()), raw: None, is_error, aborted: false }
 }
 
+/// A result that is more than text.
+pub(crate) fn tool_gave(call: &str, raw: &str) -> What {
+    let raw = Json::parse(raw.to_owned()).unwrap();
+    What::ToolEnded { call: CallId::from(call.to_owned()), result: raw.text(), raw: Some(raw), is_error: false, aborted: false }
+}
+
+pub(crate) fn mode(mode: &str) -> What {
+    What::SessionChanged { model: None, title: None, mode: Some(Text::from(mode.to_owned())), state: None }
+}
+
 pub(crate) fn aborted(call: &str) -> What {
-    What::ToolEnded { call: CallId::from(call.to_owned()), result: Text::from_static("interrupted"), raw: None, is_error: true, aborted: true }
+    What::ToolEnded {
+        call: CallId::from(call.to_owned()),
+        result: Text::from_static("interrupted"),
+        raw: None,
+        is_error: true,
+        aborted: true,
+    }
 }
 
 pub(crate) fn turn_ended() -> What {
@@ -128,8 +144,12 @@ impl Scene {
     }
 
     pub(crate) fn start(&mut self, run: u128, input: Vec<Part>, headless: bool) {
+        self.start_with(run, input, headless, None);
+    }
+
+    pub(crate) fn start_with(&mut self, run: u128, input: Vec<Part>, headless: bool, output_schema: Option<Json>) {
         let (run, session, model) = (RunId::from_u128(run << 100), SessionId::from("sess_1"), Text::from_static("example-model"));
-        let accepted = RunAccepted { run, session: session.clone(), model: model.clone(), input, by: actor(), headless, output_schema: None };
+        let accepted = RunAccepted { run, session: session.clone(), model: model.clone(), input, by: actor(), headless, output_schema };
         self.record(Body::Fact(Fact::RunAccepted(Box::new(accepted))), vec![root(What::RunStarted { run, session, model })]);
     }
 
