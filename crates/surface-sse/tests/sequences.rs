@@ -243,3 +243,108 @@ fn what_is_said_leaves_nothing_behind_in_the_writer() {
     let after = feed(text());
     assert!(after.1 <= before.1 + 64 && after.0 <= before.0 + 64, "{before:?} grew to {after:?}");
 }
+
+/// The events of a run with these frames.
+fn told(frames: &[&str], end: Option<ForcedEnd>, options: &Options) -> Vec<Value> {
+    let bodies = frames.iter().map(|text| frame((*text).to_owned())).chain(end.map(|end| Body::Fact(Fact::EndForced(end))));
+    let blocks = play(&records([accepted()].into_iter().chain(bodies)), options);
+    assert_eq!(check(&blocks), Ok(()));
+    parsed(&blocks)
+}
+
+/// Every documented type of event comes of frames. Only a sub-agent's text gives `tool_progress`: the native frame of that name carries no output.
+#[test]
+fn the_whole_vocabulary_comes_of_frames() {
+    let todo = |id: &str, status: &str| {
+        format!(
+            r#"{{"type":"assistant","message":{{"id":"{id}","content":[{{"type":"tool_use","id":"{id}","name":"TodoWrite","input":{{"todos":[{{"content":"do","status":"{status}"}}]}}}}]}}}}"#
+        )
+    };
+    let (pending, running, completed, again) =
+        (todo("p1", "pending"), todo("p2", "in_progress"), todo("p3", "completed"), todo("p4", "pending"));
+    let frames = [
+        r#"{"type":"streamlined_text","text":"<think>\nhm\n</think>\n\nso "}"#,
+        &pending,
+        &running,
+        &completed,
+        &again,
+        r#"{"type":"assistant","message":{"id":"m","content":[{"type":"tool_use","id":"c","name":"Agent","input":{}}]}}"#,
+        r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Agent","input":{},"tool_use_id":"c"}}"#,
+        r#"{"type":"streamlined_text","text":"looking","parent_tool_use_id":"c"}"#,
+        r#"{"type":"tool_use_summary","summary":"found","preceding_tool_use_ids":["c"]}"#,
+    ];
+    let mut seen = std::collections::BTreeSet::new();
+    for end in [ForcedEnd::StopGraceOver, ForcedEnd::UpstreamGone] {
+        seen.extend(told(&frames, Some(end), &Options::default()).iter().map(|event| event["type"].as_str().unwrap().to_owned()));
+    }
+    let done = [frames[0], r#"{"type":"result","subtype":"success","is_error":false}"#];
+    seen.extend(told(&done, None, &Options::default()).iter().map(|event| event["type"].as_str().unwrap().to_owned()));
+    let all: std::collections::BTreeSet<String> = [
+        "run_start",
+        "turn_start",
+        "turn_end",
+        "stream_delta",
+        "thinking_delta",
+        "tool_start",
+        "tool_progress",
+        "tool_end",
+        "plan_created",
+        "plan_updated",
+        "plan_completed",
+        "plan_interrupted",
+        "approval_request",
+        "done",
+        "error",
+        "interrupted",
+    ]
+    .map(str::to_owned)
+    .into();
+    assert_eq!(seen, all);
+}
+
+/// Which ends mean which words. Of the documented reasons of `done` two are missing: no native end says that a loop guard or a row of errors
+/// ended the run, and the text of an error never chooses the outcome (decisions 11 and 14).
+#[test]
+fn every_native_end_has_its_word() {
+    let result = |members: &str| format!(r#"{{"type":"result",{members}}}"#);
+    let failed = |message: &str| result(&format!(r#""is_error":true,"errors":[{{"message":"{message}","recoverable":false}}]"#));
+    let interrupted = || result(r#""is_error":false,"stop_reason":"interrupted""#);
+    let strict = Options::default();
+    let as_done = Options { interrupt_terminal: interline_surface_sse::InterruptTerminal::Done, ..Options::default() };
+    for (frame, options, kind, word) in [
+        (result(r#""subtype":"success","is_error":false,"stop_reason":"end_turn""#), &strict, "done", "end_turn"),
+        (result(r#""subtype":"success","is_error":false,"stop_reason":"max_tokens""#), &strict, "done", "end_turn"),
+        (result(r#""subtype":"success","is_error":false,"stop_reason":"refusal""#), &strict, "done", "end_turn"),
+        (result(r#""subtype":"error_max_turns","is_error":true"#), &strict, "done", "budget_exhausted"),
+        (result(r#""subtype":"error_max_budget_usd","is_error":true"#), &strict, "done", "budget_exhausted"),
+        (interrupted(), &strict, "interrupted", "interrupted"),
+        (interrupted(), &as_done, "done", "context_cancelled"),
+        (result(r#""is_error":true,"terminal_reason":"aborted_streaming""#), &as_done, "done", "context_cancelled"),
+        (failed("the loop guard stopped the run: cycle_detected"), &strict, "error", "internal"),
+        (failed("too many errors in a row: error_streak"), &strict, "error", "internal"),
+        (failed("529: Overloaded"), &strict, "error", "provider_overloaded"),
+        (failed("429: slow down"), &strict, "error", "provider_rate_limit"),
+        (failed("402: insufficient_credits"), &strict, "error", "provider_billing_overdue"),
+        (failed("no_provider for this model"), &strict, "error", "no_provider"),
+        (failed("missing_api_key: set one"), &strict, "error", "auth_required"),
+        (failed("invalid_request: too long"), &strict, "error", "invalid_request"),
+    ] {
+        let events = told(&[&frame], None, options);
+        let last = events.last().unwrap();
+        assert_eq!((last["type"].as_str(), last["reason"].as_str().or(last["kind"].as_str())), (Some(kind), Some(word)), "{frame}");
+    }
+    let refused = |kind| ForcedEnd::Refused { kind, message: "no".into() };
+    for (end, word) in [
+        (ForcedEnd::UpstreamGone, "missing_terminal_event"),
+        (ForcedEnd::Shutdown, "missing_terminal_event"),
+        (ForcedEnd::Idle, "upstream_timeout"),
+        (ForcedEnd::ErrorStayed, "internal"),
+        (refused(interline_model::FailureKind::EngineNotReady), "engine_not_ready"),
+        (refused(interline_model::FailureKind::AuthRequired), "auth_required"),
+    ] {
+        let events = told(&[], Some(end.clone()), &strict);
+        let last = events.last().unwrap();
+        assert_eq!((&last["kind"], &last["severity"]), (&word.into(), &"error".into()), "{end:?}");
+        assert!(word != "missing_terminal_event" || last["error"].as_str().unwrap().starts_with("missing_terminal_event: "), "{last}");
+    }
+}
