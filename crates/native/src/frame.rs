@@ -101,24 +101,43 @@ impl<'a> Frame<'a> {
     #[must_use]
     pub fn key(&self) -> Option<Key<'a>> {
         let object = self.object();
-        let member = |name| object.raw(name).filter(|raw| is_truthy(raw));
-        let raw = member("uuid").or_else(|| match self {
-            Self::Control(Control::Request(_)) => member("request_id"),
+        let member = |name| {
+            let raw = object.raw(name).filter(|raw| is_truthy(raw))?;
+            Some(string::cow(raw).unwrap_or(Cow::Borrowed(raw.get())))
+        };
+        member("uuid").map(Key::Uuid).or_else(|| match self {
+            Self::Control(Control::Request(_)) => member("request_id").map(Key::Request),
             _ => None,
-        })?;
-        Some(Key(string::cow(raw).unwrap_or(Cow::Borrowed(raw.get()))))
+        })
     }
 }
 
-/// What tells a repeat of a frame from a new one.
+/// What tells a repeat of a frame from a new one. The two kinds of id are given out by different hands, so that one of each may
+/// read the same and still name two frames.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key<'a>(Cow<'a, str>);
+pub enum Key<'a> {
+    /// The frame's own id.
+    Uuid(Cow<'a, str>),
+    /// The id of the request in it.
+    Request(Cow<'a, str>),
+}
 
 impl Key<'_> {
-    /// The id as text.
+    /// The id as text, which does not tell the kinds apart.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        match self {
+            Self::Uuid(id) | Self::Request(id) => id,
+        }
+    }
+
+    /// The same key without the frame.
+    #[must_use]
+    pub fn into_owned(self) -> Key<'static> {
+        match self {
+            Self::Uuid(id) => Key::Uuid(Cow::Owned(id.into_owned())),
+            Self::Request(id) => Key::Request(Cow::Owned(id.into_owned())),
+        }
     }
 }
 
@@ -158,6 +177,15 @@ mod tests {
         assert!(matches!(Frame::parse(&text), Ok(Frame::Data(Data::ResultError(_)))));
         let text = Text::from_static(r#"{"type":"result","subtype":"error_x","is_error":false}"#);
         assert!(matches!(Frame::parse(&text), Ok(Frame::Data(Data::ResultSuccess(_)))));
+    }
+
+    #[test]
+    fn a_uuid_and_a_request_id_that_read_the_same_are_two_keys() {
+        let frame = Text::from_static(r#"{"type":"x","uuid":"1"}"#);
+        let request = Text::from_static(r#"{"type":"control_request","request_id":"1","request":{"subtype":"x"}}"#);
+        let (uuid, request) = (Frame::parse(&frame).unwrap().key().unwrap(), Frame::parse(&request).unwrap().key().unwrap());
+        assert_eq!((&uuid, &request), (&Key::Uuid("1".into()), &Key::Request("1".into())));
+        assert_ne!(uuid, request.into_owned());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use interline_model::{AskId, Body, Event, Fact, Millis, Record, RunAccepted, RunEnd, RunId, SessionId, Text, Usage, What, Writer};
-use interline_native::frame::{Control, Data, Lifecycle};
+use interline_native::frame::{Control, Data, Key, Lifecycle};
 use interline_native::{Frame, build};
 
 /// One frame for native clients.
@@ -93,7 +93,7 @@ struct Current {
     since: Millis,
     /// The upstream's own session id, as its frames say.
     upstream_session: Option<Text>,
-    seen: HashSet<Box<str>>,
+    seen: HashSet<Key<'static>>,
 }
 
 impl NativeWriter {
@@ -252,7 +252,7 @@ impl Current {
             _ => Passes::Other,
         };
         if let Some(key) = frame.key()
-            && !self.seen.insert(Box::from(key.as_str()))
+            && !self.seen.insert(key.into_owned())
         {
             return None;
         }
@@ -319,6 +319,18 @@ mod tests {
     }
 
     const RESULT: &str = r#"{"type":"result","is_error":false,"uuid":"r"}"#;
+
+    #[test]
+    fn a_request_whose_id_reads_like_an_earlier_uuid_is_shown() {
+        let request = r#"{"type":"control_request","request_id":"1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{}}}"#;
+        let text = r#"{"type":"streamlined_text","text":"a","uuid":"1"}"#;
+        let mut session = Session::default();
+        session.start(1);
+        session.frame(text, vec![]);
+        session.frame(request, raised("1"));
+        session.frame(request, vec![]);
+        assert_eq!(session.texts(), [text, request]);
+    }
 
     #[test]
     fn frames_pass_as_they_came() {

@@ -14,14 +14,18 @@ pub(super) struct Repeats {
 impl Repeats {
     /// Whether `key` has been seen before; it has been, from now on.
     pub(super) fn is_repeat(&mut self, key: &Key<'_>) -> bool {
-        !self.seen.insert(digest(key.as_str()))
+        !self.seen.insert(digest(key))
     }
 }
 
 /// Two hashes of 64 bits with fixed keys: the same in every process, and no two ids of one run will ever share both.
-fn digest(key: &str) -> u128 {
+fn digest(key: &Key<'_>) -> u128 {
     let mut hasher = DefaultHasher::new();
-    hasher.write(key.as_bytes());
+    hasher.write_u8(match key {
+        Key::Uuid(_) => 0,
+        Key::Request(_) => 1,
+    });
+    hasher.write(key.as_str().as_bytes());
     let low = hasher.finish();
     hasher.write_u8(0xff);
     u128::from(hasher.finish()) << 64 | u128::from(low)
@@ -45,5 +49,19 @@ impl Hasher for Hashed {
 
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_id_is_a_namespace_of_its_own() {
+        let mut repeats = Repeats::default();
+        let (uuid, request) = (Key::Uuid("same".into()), Key::Request("same".into()));
+        assert!(!repeats.is_repeat(&uuid) && !repeats.is_repeat(&request));
+        assert!(repeats.is_repeat(&uuid) && repeats.is_repeat(&request));
+        assert!(!repeats.is_repeat(&Key::Uuid("other".into())));
     }
 }

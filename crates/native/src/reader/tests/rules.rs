@@ -29,6 +29,14 @@ fn repeats_are_dropped() {
 }
 
 #[test]
+fn a_request_whose_id_reads_like_an_earlier_uuid_is_no_repeat() {
+    let mut bench = Bench::new();
+    let ask = permission("u1", r#""tool_name":"Bash","input":{},"tool_use_id":"t1""#);
+    bench.frames(&[r#"{"type":"streamlined_text","text":"a","uuid":"u1"}"#, &ask, &ask]);
+    assert_eq!(bench.news(), ["(", "'a'", "start t1 Bash {}", "ask u1 Permission Bash of t1"]);
+}
+
+#[test]
 fn what_is_no_frame_is_counted_and_survived() {
     let mut bench = Bench::new();
     bench.frames(&["null", "", "[1]", "{\"type\":", "7", r#"{"type":"new","x":1e400}"#, "{}", &said("ok")]);
