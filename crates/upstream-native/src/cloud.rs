@@ -286,18 +286,20 @@ impl CloudRun<'_> {
     }
 
     async fn connect(&mut self) -> Result<Socket, DialError> {
-        let count = self.lineup.seen().to_string();
+        let distinct = self.lineup.distinct();
+        let count = distinct.to_string();
         let mut query = vec![("session_token", self.token.secret.expose())];
-        self.numbered = self.cursor && self.lineup.seen() > 0;
+        self.numbered = self.cursor && distinct > 0;
         if self.numbered {
-            // The n-th frame of a session has at least the number n wherever frames are numbered: nothing is skipped.
+            // The n-th frame of a session that is not like any before has at least the number n wherever frames are numbered: nothing is
+            // skipped.
             query.push(("since_seq", &count));
         }
         let path = format!("/v1/agent/sessions/{}/stream", escaped(&self.session));
         let uri = self.server.origin.websocket(&path, &query).map_err(|error| DialError::Failed(error.to_string()))?;
         let socket = self.server.dialer.dial(uri, Credential::InQuery(&self.token.secret)).await?;
         if self.connections > 0 {
-            self.rejoined = self.lineup.seen() > 0 && !self.cursor;
+            self.rejoined = distinct > 0 && !self.cursor;
             self.lineup.rejoin();
             self.outbox.reconnected(Instant::now());
         }
@@ -359,8 +361,11 @@ impl CloudRun<'_> {
         if !is_new {
             return None;
         }
+        if port.deliver(text) == Flow::Over {
+            return Some(Ended::Over);
+        }
         self.backoff.reset();
-        (port.deliver(text) == Flow::Over).then_some(Ended::Over)
+        None
     }
 
     /// Ends a connection: if the run is over, what is left is sent, and the socket closed.

@@ -83,14 +83,15 @@ pub struct LinkConfig {
     pub attempts: u32,
     /// Cloud: a session token that lives shorter than this, in milliseconds, is renewed before it is used again.
     pub token_refresh_ms: u64,
-    /// Cloud: reconnect with `since_seq`, the number of frames received so far. Servers that replay nothing without it lose nothing with
+    /// Cloud: reconnect with `since_seq`, the number of different frames received so far. Servers that replay nothing without it lose nothing with
     /// it; those whose numbers mean something else replay too much, which is lined up, or refuse, and then it is left out.
     pub cursor: bool,
     /// Cloud: fetch the final result when the stream cannot be had any more.
     pub result_fetch: bool,
     /// Milliseconds that a cloud socket stays open after the end of its run.
     pub linger_ms: u64,
-    /// Bridge: milliseconds that a run waits for the end of the turn before it.
+    /// Bridge: milliseconds that a turn may go on after its run has ended, and that a run waits for the turn before it. Then that turn's
+    /// session is given up, and a new one begins without its history.
     pub sentinel_wait_ms: u64,
     /// Milliseconds in which an answer that was sent on a lost connection is sent again on the next one.
     pub resend_ms: u64,

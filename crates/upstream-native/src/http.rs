@@ -39,12 +39,25 @@ pub(crate) enum HttpError {
     Timeout(Duration),
     #[error("{0}")]
     Transport(String),
+    /// There was not even a connection.
+    #[error("{0}")]
+    Connect(String),
     #[error("its answer is larger than {0} bytes")]
     TooLarge(usize),
     #[error("the credential cannot be sent in a header")]
     Credential,
     #[error("the address cannot be used: {0}")]
     Address(#[from] http::Error),
+}
+
+impl HttpError {
+    /// Whether the server may have got the request, and done what it asks for.
+    pub(crate) fn may_have_been_heard(&self) -> bool {
+        match self {
+            Self::Timeout(_) | Self::Transport(_) | Self::TooLarge(_) => true,
+            Self::Connect(_) | Self::Credential | Self::Address(_) => false,
+        }
+    }
 }
 
 impl HttpClient {
@@ -79,7 +92,10 @@ impl HttpClient {
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>, limit: usize) -> Result<Reply, HttpError> {
-        let response = self.client.request(request).await.map_err(|error| HttpError::Transport(causes(&error)))?;
+        let response = self.client.request(request).await.map_err(|error| {
+            let why = causes(&error);
+            if error.is_connect() { HttpError::Connect(why) } else { HttpError::Transport(why) }
+        })?;
         let status = response.status();
         match Limited::new(response.into_body(), limit).collect().await {
             Ok(body) => Ok(Reply { status, body: body.to_bytes() }),

@@ -3,12 +3,16 @@
 //! Frames carry no number, and after a break servers replay everything, a part, or nothing (native-ws.md §3.3, §4.3). A frame with a
 //! `uuid`, or a request with a `request_id`, is known by that. The few others (`biumind.compact_*`, `null`) are known by where they
 //! stand: as long as a connection still repeats what was seen, such a frame is looked for behind the place that the replay has reached.
+//!
+//! Where a server lets us say how far we are, too small a number costs a longer replay, and too large a one costs frames. So only
+//! what every server must have numbered is counted: a frame with an id, the first time it comes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use interline_model::Text;
 use interline_native::Frame;
+use interline_native::frame;
 
 /// Texts up to this size together are kept as they are until their keys are needed: most runs never break.
 const UNREAD_BYTES: usize = 256 * 1024;
@@ -18,6 +22,7 @@ pub(crate) struct LineUp {
     /// Seen, not yet read.
     unread: Vec<Text>,
     unread_bytes: usize,
+    /// Every id with the position where it first stood. None is ever let go: an id that came again after that would be counted again.
     ids: HashMap<u128, u64>,
     /// Positions of the frames without an id, ascending.
     contents: HashMap<u128, Vec<u64>>,
@@ -94,20 +99,10 @@ impl LineUp {
         true
     }
 
-    /// How many frames were seen.
-    pub(crate) fn seen(&self) -> u64 {
-        self.next.saturating_add(self.unread.len() as u64)
-    }
-
-    /// Forgets all but the newest `keep` frames.
-    pub(crate) fn forget(&mut self, keep: u64) {
+    /// How many frames with an id were seen, each once: at most the number of the last one, however the server numbers them.
+    pub(crate) fn distinct(&mut self) -> u64 {
         self.read();
-        let first = self.next.saturating_sub(keep);
-        self.ids.retain(|_, at| *at >= first);
-        self.contents.retain(|_, places| {
-            places.retain(|at| *at >= first);
-            !places.is_empty()
-        });
+        self.ids.len() as u64
     }
 
     fn read(&mut self) {
@@ -128,19 +123,23 @@ impl LineUp {
     }
 
     fn key(&self, frame: &Text) -> Key {
-        let hash = |text: &str| {
-            let [high, low] = &self.hashers;
-            u128::from(high.hash_one(text)) << 64 | u128::from(low.hash_one(text))
-        };
-        match Frame::parse(frame).ok().and_then(|frame| frame.key().map(|key| hash(key.as_str()))) {
-            Some(id) => Key::Id(id),
-            None => Key::Content(hash(frame)),
+        match Frame::parse(frame).ok().and_then(|frame| frame.key()) {
+            Some(frame::Key::Uuid(uuid)) => Key::Id(self.hash('u', &uuid)),
+            Some(frame::Key::Request(request)) => Key::Id(self.hash('r', &request)),
+            None => Key::Content(self.hash('c', frame)),
         }
+    }
+
+    fn hash(&self, kind: char, text: &str) -> u128 {
+        let [high, low] = &self.hashers;
+        u128::from(high.hash_one((kind, text))) << 64 | u128::from(low.hash_one((kind, text)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -166,7 +165,8 @@ mod tests {
             }
             new.extend(connection.chars().filter(|c| lineup.admit(&frame(*c))));
         }
-        assert_eq!(lineup.seen(), new.chars().count() as u64);
+        let ids: HashSet<char> = new.chars().filter(|c| c.is_ascii_lowercase() || *c == 'R').collect();
+        assert_eq!(lineup.distinct(), ids.len() as u64);
         new
     }
 
@@ -213,15 +213,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_new_again() {
-        let mut lineup = LineUp::new();
-        for c in "aCbc".chars() {
-            assert!(lineup.admit(&frame(c)));
+    fn a_request_is_no_repeat_of_a_frame_whose_uuid_reads_like_its_id() {
+        assert_eq!(through(&["raR", "rRrR"]), "raR");
+        assert_eq!(through(&["ra", "rRb"]), "raRb");
+    }
+
+    #[test]
+    fn only_what_every_server_has_numbered_is_counted() {
+        for (connection, count) in [("", 0), ("aabb", 2), ("a0!CCb", 2), ("00!!C", 0), ("aRaRr", 3)] {
+            let mut lineup = LineUp::new();
+            assert!(connection.chars().all(|c| lineup.admit(&frame(c))), "the first connection hands everything on");
+            assert_eq!(lineup.distinct(), count, "{connection}");
+            lineup.rejoin();
+            connection.chars().for_each(|c| assert!(!lineup.admit(&frame(c)), "{connection} {c}"));
+            assert_eq!(lineup.distinct(), count, "{connection}");
         }
-        lineup.forget(2);
-        lineup.rejoin();
-        let new: String = "aCbcd".chars().filter(|c| lineup.admit(&frame(*c))).collect();
-        assert_eq!(new, "aCd");
     }
 
     #[test]
@@ -271,6 +277,52 @@ mod tests {
             }
             send(&mut lineup, &truth[seen..]);
             prop_assert_eq!(&delivered, &truth);
+        }
+
+        /// Messages of every sort, repeats among them, over connections that break anywhere. Servers that number every message, only those
+        /// with an id, or each of these once, all honour the number that they are told: nothing is lost and nothing comes twice.
+        #[test]
+        fn the_number_that_a_server_is_told_never_skips_a_frame(
+            messages in prop::collection::vec(prop_oneof![4 => 0..6_usize, 4 => 6..12_usize, 1 => Just(12_usize), 1 => Just(13_usize), 1 => Just(14_usize)], 1..60),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..5),
+            numbering in 0..3_u8,
+        ) {
+            let text = |sort: usize| Text::from(match sort {
+                0..6 => format!(r#"{{"type":"streamlined_text","uuid":"{sort}"}}"#),
+                6..12 => format!(r#"{{"type":"control_request","request_id":"{}","request":{{"subtype":"can_use_tool"}}}}"#, sort - 6),
+                12 => "null".to_owned(),
+                13 => "{broken".to_owned(),
+                _ => r#"{"type":"biumind.compact_started"}"#.to_owned(),
+            });
+            // The number of each message, which is that of the one before where it has none of its own.
+            let mut numbered = HashSet::new();
+            let numbers: Vec<u64> = messages.iter().scan(0, |number, sort| {
+                *number += u64::from(match numbering {
+                    0 => true,
+                    1 => *sort < 12,
+                    _ => *sort < 12 && numbered.insert(*sort),
+                });
+                Some(*number)
+            }).collect();
+            let mut lineup = LineUp::new();
+            let mut came = Vec::new();
+            let mut sent = 0_usize;
+            for cut in cuts.iter().map(|cut| cut.index(messages.len() + 1)).chain([messages.len()]) {
+                let told = lineup.distinct();
+                prop_assert!(told <= sent.checked_sub(1).map_or(0, |last| numbers[last]), "no message has that number yet");
+                // No number is no cursor: everything.
+                let begin = if told == 0 { 0 } else { numbers.partition_point(|number| *number <= told) };
+                for sort in messages.iter().take(cut).skip(begin) {
+                    if lineup.admit(&text(*sort)) && *sort < 12 && !came.contains(sort) {
+                        came.push(*sort);
+                    }
+                }
+                sent = sent.max(cut);
+                lineup.rejoin();
+            }
+            let mut truth = Vec::new();
+            messages.iter().filter(|sort| **sort < 12).for_each(|sort| if !truth.contains(sort) { truth.push(*sort) });
+            prop_assert_eq!(came, truth);
         }
     }
 }

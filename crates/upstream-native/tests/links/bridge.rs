@@ -90,21 +90,27 @@ async fn after_a_stop_that_was_not_heard_the_next_turn_waits_for_the_sentinel() 
 }
 
 #[tokio::test]
-async fn a_turn_that_does_not_end_keeps_the_next_one_out() {
-    let link = LinkConfig { sentinel_wait_ms: 150, ..fast() };
+async fn a_turn_that_does_not_end_keeps_the_next_one_out_and_not_the_one_behind_it() {
+    let link = LinkConfig { sentinel_wait_ms: 600, ..fast() };
     let world = World::new(sim(Voice::Observed), Kind::Bridge, Mode::Chat, link).await;
-    let first = world.start("fault busy 3000");
+    let first = world.start("fault busy 20000");
     until("the turn has begun", || world.sim.stats().open_sockets == 1).await;
     first.stop();
     assert!(is_interrupted(&first.outcome().await));
+    // A stop while it waits ends it at once.
+    let second = world.again(&first, "flood 2");
+    second.stop();
+    assert!(is_interrupted(&second.outcome().await));
     let (kind, message) = world.again(&first, "flood 2").failure().await;
     assert_eq!(kind, FailureKind::EngineNotReady);
-    assert!(message.contains("busy"), "{message}");
-    // A stop while it waits ends it at once.
-    let third = world.again(&first, "flood 2");
-    third.stop();
-    assert!(is_interrupted(&third.outcome().await));
+    assert!(message.contains("busy") && message.contains("without the history") && !message.contains("stopped"), "{message}");
     assert_eq!(world.sim.stats().prompts.len(), 1);
+    let lines = world.again(&first, "flood 2").lines().await;
+    assert_eq!(text_of(&lines), (0..2).map(flood_text).collect::<String>(), "{lines:?}");
+    let stats = world.sim.stats();
+    assert_ne!(stats.prompts[0].session, stats.prompts[1].session);
+    assert_eq!(world.delete(&format!("/v1/code/sessions/{}", stats.prompts[0].session)).await, 404, "it was deleted");
+    world.quiet().await;
 }
 
 #[tokio::test]

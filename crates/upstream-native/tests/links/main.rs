@@ -5,5 +5,7 @@
 mod breaks;
 mod bridge;
 mod cloud;
+mod overdue;
+mod repeats;
 mod rude;
 mod world;

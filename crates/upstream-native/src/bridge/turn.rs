@@ -1,0 +1,446 @@
+//! One turn: submitted, attended over as many sockets as it takes, and known to be over before another one begins.
+
+use std::sync::PoisonError;
+
+use interline_hub::{Flow, LinkError, RunInput, RunPort, Secret};
+use interline_model::Text;
+use interline_native::frame::{Control, Data, Lifecycle};
+use interline_native::{Frame, build};
+use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{BridgeLink, Conversation, Held};
+use crate::backoff::{Backoff, chance};
+use crate::origin::escaped;
+use crate::outbox::Outbox;
+use crate::refusal::{Refusal, nonsense};
+use crate::server::Server;
+use crate::socket::{Credential, DialError, Incoming, Socket};
+
+/// The body of `POST …/messages`.
+#[derive(Serialize)]
+struct Message<'a> {
+    prompt: &'a str,
+}
+
+/// What matters of the answer to `POST /v1/code/sessions`.
+#[derive(Deserialize)]
+struct Created {
+    id: String,
+}
+
+/// One turn on its way.
+pub(super) struct Turn<'a> {
+    link: &'a BridgeLink,
+    server: &'a Server,
+    credential: Option<Secret>,
+    conversation: OwnedMutexGuard<Conversation>,
+    outbox: Outbox,
+    /// Our interrupt.
+    stop: Text,
+    /// The id of our interrupt, whose answer is nobody else's business.
+    stop_id: String,
+    backoff: Backoff,
+    /// A socket was open in this turn.
+    attached: bool,
+    /// The next socket has to ask for what was missed.
+    resume: bool,
+    /// The log says that the connection is lost.
+    lost: bool,
+    /// The run has ended by a frame.
+    finished: bool,
+    /// The run is over; the turn may not be.
+    winding_down: bool,
+    /// When the sentinel came, if nothing came after it.
+    sentinel: Option<Instant>,
+    closed: CancellationToken,
+}
+
+/// How a socket ended.
+enum Ended {
+    /// The turn is over, or the session is deleted.
+    Over,
+    /// Against our will.
+    Lost(Incoming),
+}
+
+/// What a frame is to the link.
+enum Class {
+    Sentinel,
+    /// The answer to our own interrupt.
+    Ours,
+    /// Numbered, and kept for replay (§4.3).
+    Counted,
+    Other,
+}
+
+impl<'a> Turn<'a> {
+    pub(super) fn new(link: &'a BridgeLink, input: &RunInput, conversation: OwnedMutexGuard<Conversation>) -> Self {
+        let server: &Server = &link.server;
+        let stop_id = format!("interrupt-{}", input.run);
+        let stop = build::interrupt(&stop_id);
+        Self {
+            link,
+            server,
+            credential: server.credential(input),
+            conversation,
+            outbox: Outbox::new(server.name(), stop.clone(), server.link.bridge_max_outbound, &server.link),
+            stop,
+            stop_id,
+            backoff: Backoff::new(&server.link),
+            attached: false,
+            resume: false,
+            lost: false,
+            finished: false,
+            winding_down: false,
+            sentinel: None,
+            closed: link.closed.clone(),
+        }
+    }
+
+    /// The turn from its submission to its end, which may come long after the run's.
+    pub(super) async fn carry(&mut self, prompt: &str, port: &mut RunPort) -> Result<(), LinkError> {
+        if self.conversation.in_turn {
+            self.settle().await?;
+        }
+        if self.submit(prompt, port).await? { self.attend(port).await } else { Ok(()) }
+    }
+
+    /// The native session is of no use any more. What is to be deleted of it.
+    pub(super) fn give_up(&mut self) -> Option<Held> {
+        tracing::warn!(
+            upstream = self.server.name(),
+            "a turn did not come to its end in time; its session is given up, and a new one will begin without its history"
+        );
+        *self.conversation = Conversation::new();
+        self.conversation.given_up = (!self.finished).then(Instant::now);
+        self.link.take_held()
+    }
+
+    /// Makes sure that no turn goes on before something is submitted: one that nobody follows is interrupted, and waited for.
+    async fn settle(&mut self) -> Result<(), LinkError> {
+        let count = self.conversation.counted.to_string();
+        let mut query = Vec::new();
+        if self.conversation.exact && self.conversation.counted > 0 {
+            // Then it says also what a turn said that is over already, and the count stays right.
+            query.push(("last_event_id", count.as_str()));
+            self.conversation.lineup.rejoin();
+        }
+        let mut socket = match self.dial(&query).await {
+            Ok(socket) => socket,
+            Err(error) => {
+                match error.status().map(|status| status.as_u16()) {
+                    Some(409) => {
+                        self.conversation.in_turn = false;
+                        self.conversation.exact = false;
+                    }
+                    Some(404) => *self.conversation = Conversation::new(),
+                    _ => return Err(self.refused(error)),
+                }
+                return Ok(());
+            }
+        };
+        tracing::info!(upstream = self.server.name(), "a turn may run that nobody follows; it is stopped");
+        let mut outbox = Outbox::new(self.server.name(), self.stop.clone(), self.server.link.bridge_max_outbound, &self.server.link);
+        outbox.stop();
+        self.sentinel = None;
+        let limit = self.server.link.sentinel_wait();
+        let ended = async {
+            socket.send(&mut outbox).await?;
+            while let Some(incoming) = self.receive(&mut socket).await {
+                match incoming {
+                    // Nobody is there to see it.
+                    Incoming::Frame(text) => drop(self.note(&text)),
+                    end if self.sentinel.is_none() => return Err(end.to_string()),
+                    _ => return Ok(()),
+                }
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(limit, ended).await {
+            Ok(Ok(())) => {
+                self.conversation.in_turn = false;
+                Ok(())
+            }
+            Ok(Err(why)) => {
+                self.conversation.exact = false;
+                Err(self.server.unreachable(&why))
+            }
+            Err(_) => {
+                if let Some(held) = self.give_up() {
+                    self.link.delete(held).await;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The next thing from the socket; `None` if the sentinel came and the close does not: the sentinel said enough.
+    async fn receive(&self, socket: &mut Socket) -> Option<Incoming> {
+        let close_due = self.sentinel.map(|at| at + self.server.link.linger());
+        tokio::select! {
+            biased;
+            incoming = socket.receive() => Some(incoming),
+            () = sleep_until(close_due), if close_due.is_some() => None,
+        }
+    }
+
+    /// Submits the prompt; makes the native session first if there is none, or the bridge has forgotten it. `false` if the run was over
+    /// before.
+    async fn submit(&mut self, prompt: &str, port: &RunPort) -> Result<bool, LinkError> {
+        loop {
+            let (session, is_new) = match self.conversation.session.clone() {
+                Some(session) => (session, false),
+                None => (self.create().await?, true),
+            };
+            self.conversation.session = Some(session.clone());
+            let held = Held { session: session.clone(), credential: self.credential.clone() };
+            *self.link.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+            if port.over().is_cancelled() {
+                return Ok(false);
+            }
+            let path = format!("/v1/code/sessions/{}/messages", escaped(&session));
+            self.conversation.in_turn = true;
+            let reply = match self.server.post(&path, self.credential.as_ref(), Some(&Message { prompt })).await {
+                Ok(reply) => reply,
+                Err(error) => {
+                    if error.may_have_been_heard() {
+                        self.settle_failed().await;
+                    } else {
+                        self.conversation.in_turn = false;
+                    }
+                    return Err(self.server.unreachable(&error));
+                }
+            };
+            if reply.status.is_success() {
+                return Ok(true);
+            }
+            if reply.status.is_server_error() {
+                // Whoever is between us and the bridge may have said that, and passed the message on.
+                self.settle_failed().await;
+            } else {
+                self.conversation.in_turn = false;
+            }
+            if reply.status != http::StatusCode::NOT_FOUND || is_new {
+                return Err(Refusal::of(&reply, self.credential.as_ref()).into_error(self.server.name(), "the run"));
+            }
+            tracing::warn!(upstream = self.server.name(), "the bridge has forgotten the session; a new one begins without its history");
+            *self.conversation = Conversation::new();
+        }
+    }
+
+    /// The submission failed, and the turn may run all the same. If that cannot be told now, the next run has to find out.
+    async fn settle_failed(&mut self) {
+        if let Err(error) = self.settle().await {
+            tracing::info!(upstream = self.server.name(), %error, "whether a turn goes on is not known");
+        }
+    }
+
+    async fn create(&self) -> Result<String, LinkError> {
+        let reply = self.server.post("/v1/code/sessions", self.credential.as_ref(), Some(&serde_json::Map::new())).await;
+        let reply = reply.map_err(|error| self.server.unreachable(&error))?;
+        if !reply.status.is_success() {
+            return Err(Refusal::of(&reply, self.credential.as_ref()).into_error(self.server.name(), "a session"));
+        }
+        let created: Created = serde_json::from_slice(&reply.body).map_err(|_| nonsense(self.server.name(), "POST /v1/code/sessions"))?;
+        Ok(created.id)
+    }
+
+    /// Follows the turn over as many sockets as it takes.
+    async fn attend(&mut self, port: &mut RunPort) -> Result<(), LinkError> {
+        loop {
+            let why = match self.attach().await {
+                Ok(socket) => {
+                    if std::mem::take(&mut self.lost) {
+                        port.link_back();
+                    }
+                    match self.follow(socket, port).await {
+                        Ended::Over => return Ok(()),
+                        Ended::Lost(incoming) => {
+                            self.resume = true;
+                            incoming.to_string()
+                        }
+                    }
+                }
+                Err(error) => match error.status().map(|status| status.as_u16()) {
+                    // No turn in progress: it was over before we came, which only a replay can mend.
+                    Some(409) if !self.resume && self.conversation.exact && !port.over().is_cancelled() => {
+                        self.resume = true;
+                        continue;
+                    }
+                    Some(409) => {
+                        self.conversation.in_turn = false;
+                        self.conversation.exact = false;
+                        return Err(self.gone(&"the turn was over before its frames could be fetched"));
+                    }
+                    Some(404) => {
+                        *self.conversation = Conversation::new();
+                        return Err(self.gone(&"the bridge has forgotten the session"));
+                    }
+                    Some(401 | 403) => return Err(self.refused(error)),
+                    _ => error.to_string(),
+                },
+            };
+            tracing::info!(upstream = self.server.name(), %why, "connection lost");
+            let Some(pause) = self.backoff.failed(chance()) else {
+                self.conversation.exact = false;
+                return Err(if self.attached { self.gone(&why) } else { self.server.unreachable(&why) });
+            };
+            if !std::mem::replace(&mut self.lost, true) {
+                port.link_lost();
+            }
+            // Also when the run is over: nothing may be submitted until the turn is known to be.
+            self.pause(pause, port).await;
+            if self.closed.is_cancelled() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn pause(&mut self, pause: std::time::Duration, port: &mut RunPort) {
+        let closed = self.closed.clone();
+        tokio::select! {
+            () = closed.cancelled() => {}
+            ended = async {
+                let until = Instant::now() + pause;
+                if !self.outbox.wait(pause, port).await {
+                    tokio::time::sleep_until(until).await;
+                }
+            } => ended,
+        }
+    }
+
+    async fn attach(&mut self) -> Result<Socket, DialError> {
+        let count = self.conversation.counted.to_string();
+        let mut query = Vec::new();
+        if self.resume && self.conversation.exact {
+            // 0 is a cursor in the document and none on today's bridges: both are right to be asked (§4.3).
+            query.push(("last_event_id", count.as_str()));
+        }
+        let socket = self.dial(&query).await?;
+        if self.resume {
+            self.conversation.lineup.rejoin();
+            // What today's bridges sent before their first number was heard of cannot be had again.
+            self.conversation.exact &= !self.attached || self.conversation.counted > 0;
+        }
+        if self.attached {
+            self.outbox.reconnected(Instant::now());
+        }
+        self.attached = true;
+        self.sentinel = None;
+        Ok(socket)
+    }
+
+    async fn dial(&self, query: &[(&str, &str)]) -> Result<Socket, DialError> {
+        let session = self.conversation.session.as_deref().unwrap_or_default();
+        let path = format!("/v1/code/sessions/{}/ws", escaped(session));
+        let uri = self.server.origin.websocket(&path, query).map_err(|error| DialError::Failed(error.to_string()))?;
+        self.server.dialer.dial(uri, Credential::Bearer(self.credential.as_ref())).await
+    }
+
+    /// Carries frames and commands until the turn or the connection ends. The run may end long before.
+    async fn follow(&mut self, mut socket: Socket, port: &mut RunPort) -> Ended {
+        let (over, closed) = (port.over().clone(), self.closed.clone());
+        loop {
+            if over.is_cancelled() && !self.winding_down {
+                self.winding_down = true;
+                if !self.finished {
+                    // Ended by ourselves: the bridge may not know yet.
+                    self.outbox.take_all(port);
+                    self.outbox.stop();
+                }
+            }
+            if let Err(why) = socket.send(&mut self.outbox).await {
+                return Ended::Lost(Incoming::Broken(why));
+            }
+            tokio::select! {
+                biased;
+                () = closed.cancelled() => {
+                    socket.close().await;
+                    return Ended::Over;
+                }
+                () = over.cancelled(), if !self.winding_down => {}
+                command = port.command() => {
+                    self.outbox.take(command);
+                    self.outbox.take_all(port);
+                }
+                incoming = self.receive(&mut socket) => match incoming {
+                    Some(Incoming::Frame(text)) => self.take(text, port),
+                    Some(end) if self.sentinel.is_none() => return Ended::Lost(end),
+                    Some(_) => {
+                        self.conversation.in_turn = false;
+                        return Ended::Over;
+                    }
+                    None => {
+                        self.conversation.in_turn = false;
+                        socket.close().await;
+                        return Ended::Over;
+                    }
+                },
+            }
+        }
+    }
+
+    fn take(&mut self, text: Text, port: &RunPort) {
+        if !self.note(&text) {
+            return;
+        }
+        let ended_before = port.over().is_cancelled();
+        match port.deliver(text) {
+            // What comes after the run's end is nothing that a connection has to be kept for.
+            Flow::Go => self.backoff.reset(),
+            Flow::Over => self.finished |= !ended_before,
+        }
+    }
+
+    /// Keeps what the link must know of a frame. `true` if it is the run's, and new.
+    fn note(&mut self, text: &Text) -> bool {
+        let class = classify(text, &self.stop_id);
+        self.sentinel = matches!(class, Class::Sentinel).then(Instant::now);
+        if matches!(class, Class::Sentinel | Class::Ours) {
+            return false;
+        }
+        let lineup = &mut self.conversation.lineup;
+        let before = lineup.distinct();
+        let is_new = lineup.admit(text);
+        if matches!(class, Class::Counted) && lineup.distinct() > before {
+            self.conversation.counted += 1;
+        }
+        is_new
+    }
+
+    fn refused(&self, error: DialError) -> LinkError {
+        match error {
+            DialError::Refused(refusal) => refusal.into_error(self.server.name(), "the stream"),
+            DialError::Failed(why) => self.server.unreachable(&why),
+        }
+    }
+
+    fn gone(&self, why: &dyn std::fmt::Display) -> LinkError {
+        LinkError::Gone(format!("upstream {}: {why}", self.server.name()))
+    }
+}
+
+/// For a branch that is switched off without a moment.
+async fn sleep_until(moment: Option<Instant>) {
+    if let Some(moment) = moment {
+        tokio::time::sleep_until(moment).await;
+    }
+}
+
+fn classify(text: &Text, stop_id: &str) -> Class {
+    match Frame::parse(text) {
+        Ok(Frame::Lifecycle(Lifecycle::KeepAlive(_))) => Class::Sentinel,
+        Ok(Frame::Control(Control::Response(response))) if response.request_id().as_deref() == Some(stop_id) => Class::Ours,
+        // Bridges that number more than these replay more than asked, which is lined up; counting too much would skip frames.
+        Ok(
+            Frame::Data(
+                Data::StreamlinedText(_) | Data::ToolProgress(_) | Data::ToolUseSummary(_) | Data::ResultSuccess(_) | Data::ResultError(_),
+            )
+            | Frame::Lifecycle(Lifecycle::CompactStarted(_) | Lifecycle::CompactFinished(_)),
+        ) => Class::Counted,
+        _ => Class::Other,
+    }
+}
