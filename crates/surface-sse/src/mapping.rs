@@ -51,12 +51,10 @@ struct OpenCall {
 }
 
 impl SseWriter {
-    /// Room left in an event for the members around its text.
+    /// Room left in an event for the members around its text, those of extras among them.
     const FRAME: usize = 512;
     /// Below this a cut result could not even say that it was cut.
     const SMALLEST_EVENT: usize = 1024;
-    /// Text is told in pieces of so many bytes even where the rest of the event leaves no room for them.
-    const SMALLEST_TEXT: usize = 64;
 
     /// A writer for one session.
     #[must_use]
@@ -178,9 +176,10 @@ impl SseWriter {
         }
     }
 
-    /// Bytes that an event has for text.
+    /// Bytes that an event has for text: the same with and without extras, since else the same text would be told in other pieces and so under other
+    /// numbers (decision 26).
     fn room(&self) -> usize {
-        self.options.max_event_bytes.saturating_sub(Self::FRAME).saturating_sub(self.ink.stamp_len()).max(Self::SMALLEST_TEXT)
+        self.options.max_event_bytes - Self::FRAME
     }
 
     /// Appends text, in as many events as its length asks for: `{head}[call,"output":]text}`.

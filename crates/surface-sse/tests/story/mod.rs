@@ -75,12 +75,9 @@ fn any_text() -> impl Strategy<Value = String> {
 
 fn said() -> impl Strategy<Value = Said> {
     let way = prop::sample::select(vec![Way::Streamed, Way::Both, Way::Shown]);
-    (any_text(), any_text(), way, prop::collection::vec(1..40u8, 1..5)).prop_map(|(text, thinking, way, cuts)| Said {
-        text,
-        thinking,
-        way,
-        cuts,
-    })
+    // Now and then longer than an event may be.
+    let text = || prop_oneof![30 => any_text(), 1 => Just("é\u{1}😀".repeat(2500))];
+    (text(), text(), way, prop::collection::vec(1..=255u8, 1..5)).prop_map(|(text, thinking, way, cuts)| Said { text, thinking, way, cuts })
 }
 
 fn call() -> impl Strategy<Value = Call> {
