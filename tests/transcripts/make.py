@@ -679,6 +679,18 @@ def sub_agents_nested(t):
 
 
 @transcript
+def sub_agents_stopped(t):
+    """Agents within agents, all at work when the run is stopped; who watches has time to come (B8)."""
+    t.says("find it")
+    t.snapshot("m1", text("Delegating. "), tool("agent-1", "Agent", {"description": "outer"}))
+    t.snapshot("o1", text("outer says, "), tool("agent-2", "Task", {"description": "middle"}), parent="agent-1")
+    t.snapshot("i1", text("middle says, "), tool("agent-3", "Task", {"description": "inner"}), parent="agent-2")
+    t.snapshot("n1", thinking("deep"), text("inner says, "), tool("read-3", "Read", {"path": "deep"}), parent="agent-3")
+    t.stops()
+    t.ends(stop_reason="interrupted")
+
+
+@transcript
 def sub_agent_late(t):
     """A sub-agent whose frames come before its call is announced, and after it has ended."""
     t.snapshot("a1", text("early "), parent="agent-1")
