@@ -10,6 +10,7 @@ import json
 import pathlib
 import re
 import sys
+import zlib
 
 HERE = pathlib.Path(__file__).parent
 SESSION = "5e550000-0000-4000-8000-000000000001"
@@ -24,8 +25,9 @@ def transcript(make):
 class Tape:
     """A transcript in the making. Each method appends one frame, unless it says otherwise, and gives it its own uuid."""
 
-    def __init__(self, number):
-        self.lines, self.number = [], number
+    def __init__(self, name):
+        # From the name, so that a new transcript changes none of the others.
+        self.lines, self.number = [], zlib.crc32(name.encode())
 
     def raw(self, frame, direction="out"):
         self.lines.append((direction, frame if isinstance(frame, str) else json.dumps(frame, ensure_ascii=False)))
@@ -35,7 +37,7 @@ class Tape:
         if parent is not None:
             frame["parent_tool_use_id"] = parent
         if uuid:
-            frame["uuid"] = f"{self.number:04x}{len(self.lines):028x}"
+            frame["uuid"] = f"{self.number:08x}{len(self.lines):024x}"
         self.raw({**frame, "session_id": SESSION})
 
     def again(self, *places):
@@ -1114,8 +1116,8 @@ def structured(t):
 # ---------------------------------------------------------------- writing
 
 def files():
-    for number, (name, make) in enumerate(ALL.items(), 1):
-        tape = Tape(number)
+    for name, make in ALL.items():
+        tape = Tape(name)
         make(tape)
         yield f"{name}.jsonl", "".join(f"{line}\n" for line in tape.dump())
 
