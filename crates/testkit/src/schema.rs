@@ -180,7 +180,10 @@ mod tests {
         }
         let stamp = r#""run_id":"run-00000000000000000000000000000001","session_id":"s","ts":1"#;
         assert_eq!(validate_sse(&format!(r#"{{"type":"stream_delta","content":"x","seq":1,{stamp}}}"#)), Ok(()));
-        assert_eq!(validate_sse(&format!("data: {{\"type\":\"ping\"}}\n\ndata: {{\"type\":\"suggestion\",\"text\":\"y\",{stamp}}}\n\n")), Ok(()));
+        assert_eq!(
+            validate_sse(&format!("data: {{\"type\":\"ping\"}}\n\ndata: {{\"type\":\"suggestion\",\"text\":\"y\",{stamp}}}\n\n")),
+            Ok(())
+        );
         assert!(validate_sse(&format!(r#"{{"type":"suggestion","text":"y","seq":1,{stamp}}}"#)).is_err(), "numbered");
         let number = validate_sse(&format!("{good}{{\"type\":\"turn_end\"}}")).unwrap_err();
         assert!(number.contains("event 3 `turn_end`") && number.contains("turn_num"), "{number}");
