@@ -132,7 +132,13 @@ pub(crate) struct Check {
 #[command(after_help = "\
 Examples:
   interline map --to sse transcript.jsonl
-  interline map --to socketio < transcript.jsonl | jq .event")]
+  interline map --to socketio < transcript.jsonl | jq .event
+  interline map --to sse --explain transcript.jsonl
+  interline map --to sse --explain=json transcript.jsonl | jq -c 'select(.event.type == \"tool_start\") | .causes'
+
+With --explain each event is followed by the lines of the transcript that caused it and by the rules that made it what it is: first how
+the frame was read, then how the surface tells that. A line which waited came earlier and came out only with a later one, as the pieces
+of a tool's input do. docs/mapping-sse.md and docs/mapping-socketio.md list all frames and all rules.")]
 pub(crate) struct Map {
     /// The surface to translate to.
     #[arg(long, value_enum)]
@@ -140,9 +146,18 @@ pub(crate) struct Map {
     /// The kind of session: on chat sessions any error ends the run.
     #[arg(long, value_enum, default_value = "agent")]
     pub(crate) mode: Mode,
+    /// Say of each event which lines caused it, and by which rules: for people, or as JSON lines of {\"event\", \"causes\", \"rules\"}.
+    #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    pub(crate) explain: Option<ExplainForm>,
     /// The transcript; standard input without it.
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExplainForm {
+    Text,
+    Json,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -16,6 +16,8 @@ use serde_json::value::RawValue;
 
 use crate::args::{Map, MapTo, Mode};
 
+mod explain;
+
 /// When every transcript begins: 2026-01-01T00:00:00Z. Real arrival times are not recorded, and the output has to be the same each time.
 const BEGINNING: Millis = 1_767_225_600_000;
 /// How much later each record is than the one before.
@@ -36,7 +38,11 @@ pub(crate) enum MapError {
 pub(crate) fn run(args: &Map) -> Result<(), MapError> {
     let input = read(args.file.as_deref())?;
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let written = translate(&input, args.to, args.mode, &mut out).and_then(|()| out.flush());
+    let written = match args.explain {
+        None => translate(&input, args.to, args.mode, &mut out),
+        Some(form) => explain::explain(&input, args.to, args.mode, form, &mut out),
+    };
+    let written = written.and_then(|()| out.flush());
     match written {
         // Whoever reads has enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -79,8 +85,18 @@ pub(crate) fn translate(input: &str, to: MapTo, mode: Mode, out: &mut dyn Write)
 struct Run {
     /// What the user said, if that is recorded.
     input: Option<Vec<Part>>,
-    steps: Vec<Body>,
+    /// The line of the file where that stands.
+    said_at: Option<usize>,
+    steps: Vec<Step>,
     ended: bool,
+}
+
+/// What one line of a transcript adds to its run.
+#[derive(Debug)]
+struct Step {
+    /// The line's number in the file, from 1.
+    line: usize,
+    body: Body,
 }
 
 /// One line of a transcript.
@@ -95,19 +111,20 @@ enum Line {
 fn split(input: &str, settings: Settings) -> Vec<Run> {
     let mut runs = vec![Run::default()];
     let mut reader = Started::new(settings);
-    for line in input.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for (line, text) in (1..).zip(input.lines().map(str::trim)).filter(|(_, text)| !text.is_empty()) {
         let Some(run) = runs.last_mut() else { break };
-        match parse(line) {
+        match parse(text) {
             Line::User(said) if run.ended => {
                 reader = Started::new(settings);
-                runs.push(Run { input: Some(said), ..Run::default() });
+                runs.push(Run { input: Some(said), said_at: Some(line), ..Run::default() });
             }
             Line::User(said) => {
+                run.said_at.get_or_insert(line);
                 run.input.get_or_insert(said);
             }
             Line::Body(body) if !run.ended => {
                 run.ended = reader.ends(&body);
-                run.steps.push(body);
+                run.steps.push(Step { line, body });
             }
             Line::Body(_) | Line::Silent => {}
         }
@@ -141,11 +158,7 @@ fn write<W: Writer>(runs: &[Run], settings: Settings, mut writer: W, mut put: im
     let mut at = BEGINNING;
     for (number, run) in (1_u128..).zip(runs) {
         let mut reader = NativeReader::new(settings);
-        let stopped = run.steps.iter().any(|body| matches!(body, Body::Fact(Fact::StopRequested { .. })));
-        let end = if stopped { ForcedEnd::StopGraceOver } else { ForcedEnd::UpstreamGone };
-        let end = (!run.ended).then_some(Body::Fact(Fact::EndForced(end)));
-        let begin = accepted(number, run.input.clone().unwrap_or_default());
-        for body in [begin].into_iter().chain(run.steps.iter().cloned()).chain(end) {
+        for (_, body) in run.bodies(number) {
             let record = Record { at, body };
             at = at.saturating_add(STEP);
             events.clear();
@@ -157,6 +170,18 @@ fn write<W: Writer>(runs: &[Run], settings: Settings, mut writer: W, mut put: im
         }
     }
     Ok(())
+}
+
+impl Run {
+    /// The run's records, each with the line that it comes from. What begins it may stand on none, and an end that the file lacks does.
+    fn bodies(&self, number: u128) -> impl Iterator<Item = (Option<usize>, Body)> {
+        let stopped = self.steps.iter().any(|step| matches!(step.body, Body::Fact(Fact::StopRequested { .. })));
+        let end = if stopped { ForcedEnd::StopGraceOver } else { ForcedEnd::UpstreamGone };
+        let end = (!self.ended).then_some((None, Body::Fact(Fact::EndForced(end))));
+        let begin = (self.said_at, accepted(number, self.input.clone().unwrap_or_default()));
+        let steps = self.steps.iter().map(|step| (Some(step.line), step.body.clone()));
+        [begin].into_iter().chain(steps).chain(end)
+    }
 }
 
 fn accepted(number: u128, input: Vec<Part>) -> Body {

@@ -1,6 +1,7 @@
 //! What `map` makes of small transcripts; whole ones are compared by the oracle in `tests/map.rs`.
 
 use super::*;
+use crate::args::ExplainForm;
 
 fn map(to: MapTo, lines: &[&str]) -> Vec<Value> {
     let mut out = Vec::new();
@@ -82,4 +83,74 @@ fn content_blocks_are_the_users_words_and_pictures() {
     ]);
     let image = |url: &str| Part::Image { url: Text::from(url) };
     assert_eq!(parts(&content), [Part::Text(Text::from("look")), image("data:image/png;base64,QUJD"), image("https://example.com/a.png")]);
+}
+
+fn explained(to: MapTo, lines: &[&str]) -> Vec<Value> {
+    let mut out = Vec::new();
+    explain::explain(&lines.join("\n"), to, Mode::Agent, ExplainForm::Json, &mut out).unwrap();
+    String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn names(rules: &Value) -> Vec<&str> {
+    rules.as_array().unwrap().iter().map(|rule| rule["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn each_event_names_the_lines_that_caused_it() {
+    let stream = |event: &str| format!(r#"{{"type":"stream_event","event":{event}}}"#);
+    let lines = [
+        r#"{"dir":"in","frame":{"type":"user","message":{"role":"user","content":"hi"}}}"#.to_owned(),
+        String::new(),
+        stream(r#"{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t1","name":"Bash","input":{}}}"#),
+        stream(r#"{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{}"}}"#),
+        stream(r#"{"type":"content_block_stop","index":1}"#),
+    ];
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let events = explained(MapTo::Sse, &lines);
+    let of = |kind: &str| events.iter().find(|event| event["event"]["type"] == kind).unwrap();
+    let causes = |kind: &str| -> Vec<(Value, Value, Value)> {
+        let causes = of(kind)["causes"].as_array().unwrap().iter();
+        causes.map(|cause| (cause["line"].clone(), cause["name"].clone(), cause["held"].clone())).collect()
+    };
+    assert_eq!(causes("run_start"), [(1.into(), "fact/run_accepted".into(), false.into())]);
+    let block = |line: u64, name: &str, held: bool| (line.into(), format!("stream_event/content_block_{name}").into(), held.into());
+    assert_eq!(causes("tool_start"), [block(3, "start", true), block(4, "delta", true), block(5, "stop", false)]);
+    assert_eq!(causes("error"), [(Value::Null, "fact/end_forced".into(), false.into())]);
+    assert_eq!(names(&of("tool_start")["causes"][2]["rules"]), ["tool-waits-for-its-block"]);
+    assert_eq!(names(&of("tool_start")["rules"]), ["call-starts-with-its-arguments"]);
+}
+
+#[test]
+fn an_explanation_has_the_same_events_and_says_why_of_all() {
+    let catalogue = include_str!("../../native/tests/data/frames.jsonl");
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/sim/transcripts");
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap_or_default());
+    for input in files.chain([catalogue.to_owned()]) {
+        let lines: Vec<&str> = input.lines().collect();
+        for to in [MapTo::Sse, MapTo::Socketio] {
+            let explained = explained(to, &lines);
+            let events: Vec<&Value> = explained.iter().map(|explained| &explained["event"]).collect();
+            assert_eq!(events, map(to, &lines).iter().collect::<Vec<_>>());
+            for explained in &explained {
+                let made = explained["causes"].as_array().unwrap().last().unwrap();
+                assert_eq!(made["held"], false, "{explained}");
+                // On Socket.IO, that a chat pauses is the surface's own doing.
+                let pauses = names(&explained["rules"]) == ["chat-pauses-for-an-ask"];
+                assert!(pauses || !names(&made["rules"]).is_empty(), "{explained}");
+                assert_eq!(names(&explained["rules"]).len(), 1, "{explained}");
+                assert_ne!(names(&explained["rules"]), ["order-is-kept-whatever-comes"], "{explained}");
+            }
+        }
+    }
+}
+
+#[test]
+fn people_get_the_sentence_of_a_rule_once() {
+    let mut out = Vec::new();
+    let lines = [TEXT, r#"{"type":"streamlined_text","text":"!","uuid":"c"}"#, END].join("\n");
+    explain::explain(&lines, MapTo::Sse, Mode::Agent, ExplainForm::Text, &mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    assert!(out.contains("\n    line 2: streamlined_text\n        text-once\n    on this surface\n        text-is-a-delta\n"), "{out}");
+    assert_eq!(out.matches(interline_native::rules::TEXT_ONCE.sentence).count(), 1, "{out}");
+    assert!(out.starts_with("{\"type\":\"run_start\""), "{out}");
 }

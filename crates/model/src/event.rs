@@ -1,6 +1,6 @@
 //! Events: what frames mean.
 
-use crate::{Ask, AskId, AskOutcome, CallId, Json, RunEnd, RunId, SessionId, Text, Usage};
+use crate::{Ask, AskId, AskKind, AskOutcome, CallId, Completion, Json, Outcome, RunEnd, RunId, SessionId, Text, Usage};
 
 /// Who speaks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -235,24 +235,27 @@ pub enum NoticeLevel {
     Error,
 }
 
-/// Declares the kinds of events: what [`What`] is without its members.
+/// Declares the kinds of events: what [`What`] is without most of its members.
 macro_rules! kinds {
-    ($( $(#[$doc:meta])* $kind:ident = $pattern:pat, )*) => {
-        /// Which event it is, without what it says: what tables and rules are keyed on.
+    ($( $kind:ident = $name:literal, $pattern:pat $(if $guard:expr)?, )*) => {
+        /// Which event it is, as far as tables and rules tell events apart.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum EventKind {
-            $( $(#[$doc])* $kind, )*
+            $(
+                #[doc = concat!("`", $name, "`.")]
+                $kind,
+            )*
         }
 
         impl EventKind {
             /// All of them, in the order of the vocabulary.
             pub const ALL: &[Self] = &[ $( Self::$kind ),* ];
 
-            /// Its name, as code and pages write it.
+            /// Its name, as pages write it.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
-                    $( Self::$kind => stringify!($kind), )*
+                    $( Self::$kind => $name, )*
                 }
             }
         }
@@ -262,7 +265,7 @@ macro_rules! kinds {
             #[must_use]
             pub fn kind(&self) -> EventKind {
                 match self {
-                    $( $pattern => EventKind::$kind, )*
+                    $( $pattern $(if $guard)? => EventKind::$kind, )*
                 }
             }
         }
@@ -270,44 +273,34 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// [`What::RunStarted`].
-    RunStarted = What::RunStarted { .. },
-    /// [`What::TurnStarted`].
-    TurnStarted = What::TurnStarted,
-    /// [`What::Text`].
-    Text = What::Text { .. },
-    /// [`What::Thinking`].
-    Thinking = What::Thinking { .. },
-    /// [`What::ToolStarted`].
-    ToolStarted = What::ToolStarted { .. },
-    /// [`What::ToolInput`].
-    ToolInput = What::ToolInput { .. },
-    /// [`What::ToolOutput`].
-    ToolOutput = What::ToolOutput { .. },
-    /// [`What::ToolEnded`].
-    ToolEnded = What::ToolEnded { .. },
-    /// [`What::TurnEnded`].
-    TurnEnded = What::TurnEnded { .. },
-    /// [`What::AskRaised`].
-    AskRaised = What::AskRaised(_),
-    /// [`What::AskSettled`].
-    AskSettled = What::AskSettled { .. },
-    /// [`What::PlanChanged`].
-    PlanChanged = What::PlanChanged { .. },
-    /// [`What::Compaction`].
-    Compaction = What::Compaction(_),
-    /// [`What::SessionChanged`].
-    SessionChanged = What::SessionChanged { .. },
-    /// [`What::FilesChanged`].
-    FilesChanged = What::FilesChanged { .. },
-    /// [`What::Task`].
-    Task = What::Task { .. },
-    /// [`What::Notice`].
-    Notice = What::Notice { .. },
-    /// [`What::Suggestion`].
-    Suggestion = What::Suggestion { .. },
-    /// [`What::RunEnded`].
-    RunEnded = What::RunEnded(_),
-    /// [`What::Other`].
-    Other = What::Other { .. },
+    RunStarted = "RunStarted", What::RunStarted { .. },
+    TurnStarted = "TurnStarted", What::TurnStarted,
+    Text = "Text", What::Text { .. },
+    Thinking = "Thinking", What::Thinking { .. },
+    ToolStarted = "ToolStarted", What::ToolStarted { .. },
+    ToolInput = "ToolInput", What::ToolInput { .. },
+    ToolOutput = "ToolOutput", What::ToolOutput { .. },
+    ToolAborted = "ToolEnded{aborted}", What::ToolEnded { aborted: true, .. },
+    ToolFailed = "ToolEnded{is_error}", What::ToolEnded { is_error: true, .. },
+    ToolEnded = "ToolEnded", What::ToolEnded { .. },
+    TurnEnded = "TurnEnded", What::TurnEnded { .. },
+    PermissionAsked = "AskRaised{permission}", What::AskRaised(ask) if ask.kind == AskKind::Permission,
+    QuestionAsked = "AskRaised{question}", What::AskRaised(ask) if ask.kind == AskKind::Question,
+    FormAsked = "AskRaised{form or link}", What::AskRaised(_),
+    AskSettled = "AskSettled", What::AskSettled { .. },
+    PlanChanged = "PlanChanged", What::PlanChanged { .. },
+    CompactionStarted = "Compaction{started}", What::Compaction(CompactionPhase::Started { .. }),
+    CompactionFinished = "Compaction{finished}", What::Compaction(CompactionPhase::Finished { .. }),
+    SessionChanged = "SessionChanged", What::SessionChanged { .. },
+    FilesChanged = "FilesChanged", What::FilesChanged { .. },
+    TaskStarted = "Task{started}", What::Task { phase: TaskPhase::Started, .. },
+    TaskProgress = "Task{progress}", What::Task { phase: TaskPhase::Progress, .. },
+    TaskFinished = "Task{finished}", What::Task { .. },
+    Notice = "Notice", What::Notice { .. },
+    Suggestion = "Suggestion", What::Suggestion { .. },
+    RunCompleted = "RunEnded{completed}", What::RunEnded(end) if end.outcome == Outcome::Completed(Completion::EndTurn),
+    RunLimited = "RunEnded{completed, limit}", What::RunEnded(end) if matches!(end.outcome, Outcome::Completed(_)),
+    RunInterrupted = "RunEnded{interrupted}", What::RunEnded(end) if matches!(end.outcome, Outcome::Interrupted { .. }),
+    RunFailed = "RunEnded{failed}", What::RunEnded(_),
+    Other = "Other", What::Other { .. },
 }

@@ -1,10 +1,11 @@
 //! Why the reader says what it says: the same reader, and beside it which earlier frames waited for the one that made an event.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use interline_model::{Body, CallId, Event, ExplainReader, Fact, ForcedEnd, Held, Lane, Meaning, Reader as _, Reason, Record, Text, What};
 
-use crate::frame::{Data, Frame, FrameKind};
+use crate::frame::{Data, Frame, FrameKind, Key};
 use crate::object::Object;
 use crate::reader::{NativeReader, Settings};
 use crate::rules;
@@ -17,7 +18,7 @@ pub struct NativeExplainer {
     /// How many records came.
     records: usize,
     /// A repeat means nothing, so it causes nothing.
-    seen: HashSet<String>,
+    seen: HashSet<Key<'static>>,
     /// The frames of calls whose content block is being streamed.
     blocks: Vec<Block>,
     /// Frames whose text, or the end of it, waits for more.
@@ -157,7 +158,7 @@ impl ExplainReader for NativeExplainer {
             (Body::Frame(_), None) => Text::from_static(FrameKind::Malformed.name()),
             (Body::Fact(fact), _) => Text::from_static(fact.name()),
         };
-        let repeat = frame.as_ref().and_then(Frame::key).is_some_and(|key| !self.seen.insert(key.as_str().to_owned()));
+        let repeat = frame.as_ref().and_then(Frame::key).is_some_and(|key| !self.seen.insert(owned(&key)));
         let frame = frame.filter(|_| !repeat);
         let over = frame.as_ref().map(|frame| self.notice(number, frame)).unwrap_or_default();
         let table = frame.as_ref().map_or_else(|| rules::record_means(record), |frame| rules::means(frame.kind()));
@@ -171,6 +172,14 @@ impl ExplainReader for NativeExplainer {
         }
         self.remember(number, frame.as_ref(), &events);
         Meaning { name, events, reasons }
+    }
+}
+
+fn owned(key: &Key<'_>) -> Key<'static> {
+    let id = Cow::Owned(key.as_str().to_owned());
+    match key {
+        Key::Uuid(_) => Key::Uuid(id),
+        Key::Request(_) => Key::Request(id),
     }
 }
 

@@ -3,7 +3,7 @@
 //! The tables say what every kind of frame can come to mean. [`rules`] picks from them, so an explanation and a page that is made of the
 //! tables cannot say different things; and the tests hold both to what the reader really does.
 
-use interline_model::{AskKind, Body, Event, EventKind, Fact, Outcome, Record, Rule, What};
+use interline_model::{Body, Event, EventKind, Fact, Record, Rule};
 
 use crate::frame::{CodeKind, DataKind, FrameKind, LifecycleKind, RequestKind};
 
@@ -27,7 +27,7 @@ interline_model::rules! {
     ERROR_BY_PREFIX = "error-by-prefix": "A summary has no flag: it is an error if its text begins as `error in TOOL: ` or `error: error in TOOL: `.";
     ONLY_OPEN_CALL = "only-open-call": "`streamlined_tool_use_summary` names no call, so it ends the only open one, and nothing if there are several or none.";
     CALL_VOIDS_ASK = "ended-call-voids-its-ask": "When a call ends, an ask about it that still waits is void.";
-    PLAN_IS_TODOS = "plan-is-the-to-do-list": "The input of the planning tool `TodoWrite` is the whole plan; the call itself is shown like any other.";
+    PLAN_IS_TODOS = "plan-is-the-to-do-list": "The input of the planning tool is the whole plan; the call itself is shown like any other.";
     ASK_IS_STATE = "ask-is-state": "A request that people must answer is an ask: raised once by its `request_id`, pending until it is settled once.";
     QUESTION_TOOL = "question-is-the-question-tools-permission": "A permission request for `AskUserQuestion` is the question itself.";
     FORM_OR_LINK = "form-or-link": "An elicitation is a link with `mode: url`, or with a URL and no schema; else it is a form.";
@@ -55,7 +55,7 @@ interline_model::rules! {
 }
 
 /// One thing that a record can come to mean.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Means {
     /// The event.
     pub event: EventKind,
@@ -63,24 +63,10 @@ pub struct Means {
     pub rule: Rule,
     /// When it is, in a few words.
     pub when: &'static str,
-    /// Whether this is the line for such an event, where there are several.
-    is: fn(&What) -> bool,
 }
 
 const fn any(event: EventKind, rule: Rule, when: &'static str) -> Means {
-    Means { event, rule, when, is: |_| true }
-}
-
-const fn only(event: EventKind, rule: Rule, when: &'static str, is: fn(&What) -> bool) -> Means {
-    Means { event, rule, when, is }
-}
-
-fn is_error(what: &What) -> bool {
-    matches!(what, What::ToolEnded { is_error: true, .. })
-}
-
-fn ask_of(what: &What, kinds: &[AskKind]) -> bool {
-    matches!(what, What::AskRaised(ask) if kinds.contains(&ask.kind))
+    Means { event, rule, when }
 }
 
 const OPENS: Means = any(EventKind::TurnStarted, TURN_OPENS, "if no turn is open");
@@ -88,7 +74,7 @@ const CLOSES: Means = any(EventKind::TurnEnded, TURN_CLOSES, "if all calls of th
 const AGENT_ENDS: Means =
     any(EventKind::TurnEnded, AGENT_CLOSES, "if a call ends that started a sub-agent, or a call whose turn is over is followed");
 const VOIDS: Means = any(EventKind::AskSettled, CALL_VOIDS_ASK, "if an ask about the call waits");
-const PLANS: Means = any(EventKind::PlanChanged, PLAN_IS_TODOS, "if the call is `TodoWrite`'s");
+const PLANS: Means = any(EventKind::PlanChanged, PLAN_IS_TODOS, "if the call is the planning tool's");
 const LATE: Means = any(EventKind::ToolInput, LATE_INPUT, "if the call was announced without input");
 const FIRST_SEEN: Means = any(EventKind::ToolStarted, RESULT_ANNOUNCES, "if the call has not been announced");
 const OTHER: Means = any(EventKind::Other, KEPT, "always");
@@ -121,7 +107,7 @@ const SNAPSHOT: &[Means] = &[
 ];
 
 const USER: &[Means] = &[
-    only(EventKind::ToolEnded, ERROR_BY_FLAG, "a `tool_result` block with `is_error`", is_error),
+    any(EventKind::ToolFailed, ERROR_BY_FLAG, "a `tool_result` block with `is_error`"),
     any(EventKind::ToolEnded, FIRST_RESULT_WINS, "any other `tool_result` block"),
     FIRST_SEEN,
     PLANS,
@@ -132,7 +118,7 @@ const USER: &[Means] = &[
 ];
 
 const SUMMARY: &[Means] = &[
-    only(EventKind::ToolEnded, ERROR_BY_PREFIX, "with the documented prefix", is_error),
+    any(EventKind::ToolFailed, ERROR_BY_PREFIX, "with the documented prefix"),
     any(EventKind::ToolEnded, FIRST_RESULT_WINS, "otherwise"),
     FIRST_SEEN,
     PLANS,
@@ -142,7 +128,7 @@ const SUMMARY: &[Means] = &[
 ];
 
 const NAMELESS_SUMMARY: &[Means] = &[
-    only(EventKind::ToolEnded, ERROR_BY_PREFIX, "the only open call, with the documented prefix", is_error),
+    any(EventKind::ToolFailed, ERROR_BY_PREFIX, "the only open call, with the documented prefix"),
     any(EventKind::ToolEnded, ONLY_OPEN_CALL, "the only open call"),
     FIRST_SEEN,
     PLANS,
@@ -154,27 +140,20 @@ const NAMELESS_SUMMARY: &[Means] = &[
 const PROGRESS: &[Means] =
     &[any(EventKind::ToolStarted, TOOL_AT_ONCE, "if it is the first to name the call and no block streams it"), OPENS, CLOSES];
 
-fn interrupted(what: &What) -> bool {
-    matches!(what, What::RunEnded(end) if matches!(end.outcome, Outcome::Interrupted { .. }))
-}
-
-fn completed(what: &What) -> bool {
-    matches!(what, What::RunEnded(end) if matches!(end.outcome, Outcome::Completed(_)))
-}
-
 const WOUND_UP: [Means; 7] = [
     any(EventKind::Text, HELD_TEXT_COMES_OUT, "if any is held back"),
     any(EventKind::Thinking, HELD_TEXT_COMES_OUT, "if any is held back"),
     any(EventKind::ToolStarted, TOOL_WAITS, "if a block still streams the call"),
     any(EventKind::ToolInput, TOOL_WAITS, "the same, if the call was announced earlier without input"),
-    any(EventKind::ToolEnded, NOTHING_STAYS_OPEN, "each call that goes on"),
+    any(EventKind::ToolAborted, NOTHING_STAYS_OPEN, "each call that goes on"),
     any(EventKind::AskSettled, NOTHING_STAYS_OPEN, "each ask that waits"),
     any(EventKind::TurnEnded, NOTHING_STAYS_OPEN, "each turn that is open"),
 ];
 
 const SUCCESS: &[Means] = &[
-    only(EventKind::RunEnded, INTERRUPTED, "`stop_reason: interrupted` or an aborted `terminal_reason`", interrupted),
-    any(EventKind::RunEnded, ENDS_ONCE, "otherwise"),
+    any(EventKind::RunInterrupted, INTERRUPTED, "`stop_reason: interrupted` or an aborted `terminal_reason`"),
+    any(EventKind::RunLimited, LIMITS_COMPLETE, "subtype `error_max_turns` or `error_max_budget…`, though not `is_error`"),
+    any(EventKind::RunCompleted, ENDS_ONCE, "otherwise"),
     WOUND_UP[0],
     WOUND_UP[1],
     WOUND_UP[2],
@@ -188,9 +167,9 @@ const SUCCESS: &[Means] = &[
 
 const FAILURE: &[Means] = &[
     any(EventKind::Notice, RECOVERABLE, "if all its errors are recoverable, outside of `chat` sessions"),
-    only(EventKind::RunEnded, INTERRUPTED, "if interrupted or aborted, or after a request to stop", interrupted),
-    only(EventKind::RunEnded, LIMITS_COMPLETE, "`error_max_turns`, `error_max_budget…`", completed),
-    any(EventKind::RunEnded, ERROR_KIND_BY_TEXT, "any other error"),
+    any(EventKind::RunInterrupted, INTERRUPTED, "if interrupted or aborted, or after a request to stop"),
+    any(EventKind::RunLimited, LIMITS_COMPLETE, "`error_max_turns`, `error_max_budget…`"),
+    any(EventKind::RunFailed, ERROR_KIND_BY_TEXT, "any other error"),
     WOUND_UP[0],
     WOUND_UP[1],
     WOUND_UP[2],
@@ -203,8 +182,8 @@ const FAILURE: &[Means] = &[
 ];
 
 const FORCED: &[Means] = &[
-    only(EventKind::RunEnded, STOP_INTERRUPTS, "after a request to stop, or when its grace is over", interrupted),
-    any(EventKind::RunEnded, END_IS_FORCED, "otherwise; after a recoverable error with that error's message"),
+    any(EventKind::RunInterrupted, STOP_INTERRUPTS, "after a request to stop, or when its grace is over"),
+    any(EventKind::RunFailed, END_IS_FORCED, "otherwise; after a recoverable error with that error's message"),
     WOUND_UP[0],
     WOUND_UP[1],
     WOUND_UP[2],
@@ -217,8 +196,8 @@ const FORCED: &[Means] = &[
 ];
 
 const PERMISSION: &[Means] = &[
-    only(EventKind::AskRaised, QUESTION_TOOL, "of the tool `AskUserQuestion`: a question", |what| ask_of(what, &[AskKind::Question])),
-    any(EventKind::AskRaised, ASK_IS_STATE, "of any other tool: a permission"),
+    any(EventKind::QuestionAsked, QUESTION_TOOL, "of the tool `AskUserQuestion`"),
+    any(EventKind::PermissionAsked, ASK_IS_STATE, "of any other tool"),
     any(EventKind::ToolStarted, TOOL_AT_ONCE, "if it is the first to name the call"),
     LATE,
     PLANS,
@@ -227,8 +206,7 @@ const PERMISSION: &[Means] = &[
     any(EventKind::Other, KEPT, "without a `request_id`"),
 ];
 
-const FORM: &[Means] =
-    &[any(EventKind::AskRaised, FORM_OR_LINK, "a form or a link"), any(EventKind::Other, KEPT, "without a `request_id`")];
+const FORM: &[Means] = &[any(EventKind::FormAsked, FORM_OR_LINK, "always, once"), any(EventKind::Other, KEPT, "without a `request_id`")];
 
 const NAMED_SESSION: &[Means] =
     &[any(EventKind::SessionChanged, SESSION_SAYS, "if it says any of them"), any(EventKind::Other, KEPT, "if it does not")];
@@ -237,8 +215,6 @@ const NOTICED: &[Means] = &[any(EventKind::Notice, NOTICE_ENDS_NOTHING, "always"
 
 const NOTICED_FAILURE: &[Means] =
     &[any(EventKind::Notice, NOTICE_ENDS_NOTHING, "if it says that something failed"), any(EventKind::Other, KEPT, "if it does not")];
-
-const TASK: &[Means] = &[any(EventKind::Task, TASK_IN_ITS_LANE, "with a `task_id`")];
 
 const DONE_WITH: &[Means] = &[any(EventKind::AskSettled, UPSTREAM_GOES_ON, "if the ask waits"), OTHER];
 
@@ -261,13 +237,16 @@ pub fn means(kind: FrameKind) -> &'static [Means] {
             DataKind::CompactBoundary => {
                 const {
                     &[
-                        any(EventKind::Compaction, COMPACTION_HAS_TWO_ENDS, "both moments, if no compaction goes on"),
+                        any(EventKind::CompactionStarted, COMPACTION_HAS_TWO_ENDS, "if no compaction goes on"),
+                        any(EventKind::CompactionFinished, COMPACTION_HAS_TWO_ENDS, "if no compaction goes on"),
                         any(EventKind::TurnEnded, COMPACTION_CLOSES, "if a turn is open and no call in it"),
                         any(EventKind::Other, KEPT, "while a compaction goes on"),
                     ]
                 }
             }
-            DataKind::TaskStarted | DataKind::TaskProgress | DataKind::TaskNotification => TASK,
+            DataKind::TaskStarted => const { &[any(EventKind::TaskStarted, TASK_IN_ITS_LANE, "with a `task_id`")] },
+            DataKind::TaskProgress => const { &[any(EventKind::TaskProgress, TASK_IN_ITS_LANE, "with a `task_id`")] },
+            DataKind::TaskNotification => const { &[any(EventKind::TaskFinished, TASK_IN_ITS_LANE, "with a `task_id`")] },
             DataKind::ElicitationComplete | DataKind::FormAnswer => DONE_WITH,
             DataKind::SystemInit | DataKind::SystemStatus | DataKind::SessionStateChanged | DataKind::PostTurnSummary => NAMED_SESSION,
             DataKind::FilesPersisted => const { &[any(EventKind::FilesChanged, FILES_BY_PATH, "always")] },
@@ -307,12 +286,12 @@ pub fn means(kind: FrameKind) -> &'static [Means] {
             LifecycleKind::CompactStarted => {
                 const {
                     &[
-                        any(EventKind::Compaction, COMPACTION_HAS_TWO_ENDS, "its beginning"),
+                        any(EventKind::CompactionStarted, COMPACTION_HAS_TWO_ENDS, "always"),
                         any(EventKind::TurnEnded, COMPACTION_CLOSES, "if a turn is open and no call in it"),
                     ]
                 }
             }
-            LifecycleKind::CompactFinished => const { &[any(EventKind::Compaction, COMPACTION_HAS_TWO_ENDS, "its end")] },
+            LifecycleKind::CompactFinished => const { &[any(EventKind::CompactionFinished, COMPACTION_HAS_TWO_ENDS, "always")] },
             LifecycleKind::SessionPaused | LifecycleKind::SessionResumed => {
                 const { &[any(EventKind::SessionChanged, SESSION_SAYS, "always")] }
             }
@@ -367,7 +346,7 @@ pub fn rules(record: &Record, event: &Event) -> Vec<Rule> {
 /// The line of a table that says this event.
 #[must_use]
 pub fn line<'t>(table: &'t [Means], event: &Event) -> Option<&'t Means> {
-    table.iter().find(|means| means.event == event.what.kind() && (means.is)(&event.what))
+    table.iter().find(|means| means.event == event.what.kind())
 }
 
 pub(crate) fn pick(table: &[Means], event: &Event) -> Vec<Rule> {

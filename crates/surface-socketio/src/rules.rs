@@ -24,7 +24,12 @@ interline_model::rules! {
     ASK_IS_A_CALL = "ask-is-a-call": "A permission, a form or a link is a call of ours, `ask_…`, in the open turn; a question is its own call. Either is `awaiting_answer`.";
     ASK_PAUSES = "chat-pauses-for-an-ask": "While people are asked, calls wait, turns end as `paused`, the session waits for input, and the bracket is closed.";
     SETTLED_PATCH = "settled-ask-is-patched": "The call that showed an ask gets the answer as its result; a question's own call goes back to `pending`.";
-    PLAN_IS_ITS_CALL = "plan-is-its-call": "A plan has no event here; the call of the planning tool shows it.";
+    RESULT_FOR_THE_PAGE = "result-for-the-page": "An object `bridge` or `ui` in a result's `_meta` is a `tool_bridge` or `tool_ui` block behind the result.";
+    WRITTEN_FILE = "written-file-has-changed": "A call of a tool that writes the file its input names is followed by that file's `workspace:files_changed`.";
+    PLAN_IS_A_BLOCK = "plan-is-a-block": "A plan is a `plan_status` block of the turn whose call set it.";
+    MODE_TURN = "mode-is-a-hidden-turn": "Planning begins and ends with a system turn of two blocks, which frontends hide.";
+    TASKS = "task-is-an-update": "A background task is told by `task:updated`, and when it begins also by `bg:started`.";
+    ARTIFACTS = "stored-file-is-an-artifact": "A file that was stored for the user is an `artifact:created`; many, or unknown ones, are one with `null`.";
     COMPACTION_TURN = "compaction-is-a-turn": "A compaction is one turn of kind `compaction`, ended when it is over.";
     FILES = "files-one-by-one": "Each changed file is a `workspace:files_changed`; many, or unknown ones, are one with `null`.";
     NOTICES = "notice-is-a-notification": "What ends nothing is a `system:notification`, never a `system:error`, which makes readers stop.";
@@ -39,7 +44,11 @@ const CHAT_END: &str = "chat:end";
 const TURN_START: &str = "turn:start";
 const TURN_END: &str = "turn:end";
 const SESSION: &str = "session:updated";
+const FILES_CHANGED_EVENT: &str = "workspace:files_changed";
 const ADD_CONTENT: &str = "turn:patch/add_content";
+const ADD_BRIDGE: &str = "turn:patch/add_content/tool_bridge";
+const ADD_UI: &str = "turn:patch/add_content/tool_ui";
+const ADD_PLAN: &str = "turn:patch/add_content/plan_status";
 const ADD_CALL: &str = "turn:patch/add_tool_call";
 const RESULT: &str = "turn:patch/tool_result";
 const CALL_STATUS: &str = "turn:patch/set_tool_status";
@@ -52,126 +61,153 @@ const AFTER_PAUSE: Shown = Shown::item(TURN_START, NEW_TURN_AFTER_PAUSE, "if the
 /// Whatever ends a thinking block brings out what waits of it.
 const THOUGHT: Shown = Shown::item(ADD_CONTENT, THINKING_PATCH, "if thinking waits");
 
+const RUN_STARTED: &[Shown] = &[
+    Shown::item(CHAT_START, CHAT_OPENS, "always"),
+    Shown::item(SESSION, SESSION_IS_TOLD, "always"),
+    Shown::item(TURN_START, USER_TURN, "if the user's input is known"),
+    Shown::item(TURN_END, USER_TURN, "if the user's input is known"),
+];
+const TURN_STARTED: &[Shown] = &[
+    Shown::item(TURN_START, TURN_PER_CALL, "always"),
+    Shown::item(TURN_END, TURN_PER_CALL, "of the turn before, if that is still open here"),
+    REOPENS[0],
+    REOPENS[1],
+];
+const TEXT: &[Shown] = &[Shown::item(ADD_CONTENT, TEXT_PATCH, "always"), REOPENS[0], REOPENS[1], AFTER_PAUSE];
+const THINKING: &[Shown] =
+    &[Shown::item(ADD_CONTENT, THINKING_PATCH, "when the turn is due, else with what comes next"), REOPENS[0], REOPENS[1], AFTER_PAUSE];
+const TOOL_STARTED: &[Shown] = &[
+    Shown::item(ADD_CALL, CALL_PATCH, "always, except"),
+    Shown::nothing(QUESTION_AT_ONCE, "if the same frame raises a question about it"),
+    THOUGHT,
+    REOPENS[0],
+    REOPENS[1],
+    AFTER_PAUSE,
+];
+const TOOL_INPUT: &[Shown] = &[Shown::item(CALL_STATUS, LATE_ARGUMENTS, "if it is new"), THOUGHT, REOPENS[0], REOPENS[1]];
+const TOOL_OUTPUT: &[Shown] = &[Shown::nothing(OUTPUT_HAS_NO_PATCH, "always")];
+const TOOL_ENDED: &[Shown] = &[
+    Shown::item(RESULT, RESULT_PATCH, "always"),
+    Shown::item(ADD_BRIDGE, RESULT_FOR_THE_PAGE, "if `_meta.bridge` is an object"),
+    Shown::item(ADD_UI, RESULT_FOR_THE_PAGE, "if `_meta.ui` is an object"),
+    Shown::item(FILES_CHANGED_EVENT, WRITTEN_FILE, "if the tool writes a file and did"),
+    Shown::item(TURN_STATUS, PAUSED_TURN_GOES_ON, "if its turn was paused and is now complete"),
+    THOUGHT,
+    REOPENS[0],
+    REOPENS[1],
+];
+const TOOL_FAILED: &[Shown] = &[
+    Shown::item(RESULT, RESULT_PATCH, "always"),
+    Shown::item(ADD_BRIDGE, RESULT_FOR_THE_PAGE, "if `_meta.bridge` is an object"),
+    Shown::item(ADD_UI, RESULT_FOR_THE_PAGE, "if `_meta.ui` is an object"),
+    Shown::item(TURN_STATUS, PAUSED_TURN_GOES_ON, "if its turn was paused and is now complete"),
+    THOUGHT,
+    REOPENS[0],
+    REOPENS[1],
+];
+const TOOL_ABORTED: &[Shown] = &[
+    Shown::item(CALL_STATUS, CUT_CALL, "always"),
+    Shown::item(TURN_END, CHILD_TURNS_END, "of its sub-agent's turn"),
+    Shown::item(TURN_STATUS, PAUSED_TURN_GOES_ON, "if its turn was paused and is now complete"),
+    THOUGHT,
+    REOPENS[0],
+    REOPENS[1],
+];
+const TURN_ENDED: &[Shown] = &[
+    Shown::item(TURN_END, TURN_PER_CALL, "unless the turn was paused, or the run ends"),
+    Shown::item(TURN_STATUS, PAUSED_TURN_GOES_ON, "if the turn was paused"),
+    THOUGHT,
+];
+const ASKED: &[Shown] = &[Shown::item(ADD_CALL, ASK_IS_A_CALL, "always"), THOUGHT, REOPENS[0], REOPENS[1], AFTER_PAUSE];
+const FORM_ASKED: &[Shown] =
+    &[ASKED[0], Shown::item(TURN_END, COMPACTION_TURN, "of a compaction that goes on"), ASKED[1], ASKED[2], ASKED[3], ASKED[4]];
+const QUESTION_ASKED: &[Shown] = &[
+    Shown::item(ADD_CALL, ASK_IS_A_CALL, "if its call has not been shown"),
+    Shown::item(CALL_STATUS, ASK_IS_A_CALL, "if it has"),
+    THOUGHT,
+    REOPENS[0],
+    REOPENS[1],
+    AFTER_PAUSE,
+];
+const ASK_SETTLED: &[Shown] = &[
+    Shown::item(RESULT, SETTLED_PATCH, "if its call is ours and it was answered, or expired"),
+    Shown::item(CALL_STATUS, SETTLED_PATCH, "calls that waited go on, or are cancelled"),
+    Shown::item(TURN_STATUS, PAUSED_TURN_GOES_ON, "turns that were paused"),
+    Shown::item(TURN_START, ANSWER_TURN, "if it was answered"),
+    Shown::item(TURN_END, ANSWER_TURN, "if it was answered"),
+    REOPENS[0],
+    REOPENS[1],
+];
+const PLAN_CHANGED: &[Shown] = &[Shown::item(ADD_PLAN, PLAN_IS_A_BLOCK, "always")];
+const COMPACTION_STARTED: &[Shown] = &[
+    Shown::item(TURN_START, COMPACTION_TURN, "always"),
+    Shown::item(TURN_END, COMPACTION_TURN, "of the turn before, if a call in it goes on"),
+    Shown::item(CALL_STATUS, COMPACTION_TURN, "calls in it are cancelled"),
+    THOUGHT,
+    REOPENS[0],
+    REOPENS[1],
+];
+const COMPACTION_FINISHED: &[Shown] = &[
+    Shown::item(TURN_END, COMPACTION_TURN, "always"),
+    Shown::item(TURN_START, COMPACTION_TURN, "if its beginning was not told"),
+    Shown::item(CALL_STATUS, COMPACTION_TURN, "the same, for calls that go on"),
+    THOUGHT,
+    REOPENS[0],
+    REOPENS[1],
+];
+const SESSION_CHANGED: &[Shown] = &[
+    Shown::item(SESSION, SESSION_IS_TOLD, "if the model or the title is another"),
+    Shown::item(TURN_START, MODE_TURN, "if planning begins or ends"),
+    Shown::item(TURN_END, MODE_TURN, "if planning begins or ends"),
+    REOPENS[0],
+];
+const FILES_CHANGED: &[Shown] = &[Shown::item(FILES_CHANGED_EVENT, FILES, "always"), Shown::item("artifact:created", ARTIFACTS, "always")];
+const TASK: &[Shown] = &[Shown::item("task:updated", TASKS, "always")];
+const TASK_STARTED: &[Shown] = &[Shown::item("bg:started", TASKS, "always"), Shown::item("task:updated", TASKS, "always")];
+const NOTICE: &[Shown] = &[Shown::item("system:notification", NOTICES, "always")];
+const SUGGESTION: &[Shown] = &[Shown::nothing(SUGGESTIONS_ARE_SILENT, "always")];
+const RUN_ENDED: &[Shown] = &[
+    Shown::item(TURN_END, RUN_ENDS, "turns that are open, with the run's outcome"),
+    Shown::item(TURN_STATUS, PAUSED_TURN_GOES_ON, "turns that were paused"),
+    Shown::item(SESSION, SESSION_IS_TOLD, "always"),
+    Shown::item(CHAT_END, RUN_ENDS, "always, last"),
+    THOUGHT,
+];
+const RUN_FAILED: &[Shown] =
+    &[RUN_ENDED[0], RUN_ENDED[1], RUN_ENDED[2], Shown::item("system:error", RUN_ENDS, "always"), RUN_ENDED[3], RUN_ENDED[4]];
+const OTHER: &[Shown] = &[Shown::nothing(NO_MEANING, "always")];
+
 /// What becomes of an event of this kind.
 #[must_use]
 pub fn shown(kind: EventKind) -> &'static [Shown] {
     match kind {
-        EventKind::RunStarted => {
-            const {
-                &[
-                    Shown::item(CHAT_START, CHAT_OPENS, "always"),
-                    Shown::item(SESSION, SESSION_IS_TOLD, "always"),
-                    Shown::item(TURN_START, USER_TURN, "if the user's input is known"),
-                    Shown::item(TURN_END, USER_TURN, "if the user's input is known"),
-                ]
-            }
-        }
-        EventKind::TurnStarted => const { &[Shown::item(TURN_START, TURN_PER_CALL, "always"), REOPENS[0], REOPENS[1]] },
-        EventKind::Text => const { &[Shown::item(ADD_CONTENT, TEXT_PATCH, "always"), REOPENS[0], REOPENS[1], AFTER_PAUSE] },
-        EventKind::Thinking => {
-            const {
-                &[
-                    Shown::item(ADD_CONTENT, THINKING_PATCH, "when the turn is due, else with what comes next"),
-                    REOPENS[0],
-                    REOPENS[1],
-                    AFTER_PAUSE,
-                ]
-            }
-        }
-        EventKind::ToolStarted => {
-            const {
-                &[
-                    Shown::item(ADD_CALL, CALL_PATCH, "always, except"),
-                    Shown::nothing(QUESTION_AT_ONCE, "if the same frame raises a question about it"),
-                    THOUGHT,
-                    REOPENS[0],
-                    REOPENS[1],
-                    AFTER_PAUSE,
-                ]
-            }
-        }
-        EventKind::ToolInput => const { &[Shown::item(CALL_STATUS, LATE_ARGUMENTS, "if it is new"), THOUGHT, REOPENS[0], REOPENS[1]] },
-        EventKind::ToolOutput => const { &[Shown::nothing(OUTPUT_HAS_NO_PATCH, "always")] },
-        EventKind::ToolEnded => {
-            const {
-                &[
-                    Shown::item(RESULT, RESULT_PATCH, "unless the run's end cut it off"),
-                    Shown::item(CALL_STATUS, CUT_CALL, "if the run's end cut it off"),
-                    Shown::item(TURN_END, CHILD_TURNS_END, "of its sub-agent's turn"),
-                    Shown::item(TURN_STATUS, PAUSED_TURN_GOES_ON, "if its turn was paused and is now complete"),
-                    THOUGHT,
-                    REOPENS[0],
-                    REOPENS[1],
-                ]
-            }
-        }
-        EventKind::TurnEnded => {
-            const {
-                &[
-                    Shown::item(TURN_END, TURN_PER_CALL, "unless the turn was paused, or the run ends"),
-                    Shown::item(TURN_STATUS, PAUSED_TURN_GOES_ON, "if the turn was paused"),
-                    THOUGHT,
-                    REOPENS[0],
-                    REOPENS[1],
-                ]
-            }
-        }
-        EventKind::AskRaised => {
-            const {
-                &[
-                    Shown::item(ADD_CALL, ASK_IS_A_CALL, "unless it is a question whose call is known"),
-                    Shown::item(CALL_STATUS, ASK_IS_A_CALL, "if it is"),
-                    THOUGHT,
-                    REOPENS[0],
-                    REOPENS[1],
-                    AFTER_PAUSE,
-                ]
-            }
-        }
-        EventKind::AskSettled => {
-            const {
-                &[
-                    REOPENS[0],
-                    REOPENS[1],
-                    Shown::item(TURN_START, ANSWER_TURN, "if it was answered"),
-                    Shown::item(TURN_END, ANSWER_TURN, "if it was answered"),
-                    Shown::item(RESULT, SETTLED_PATCH, "if its call is ours"),
-                    Shown::item(CALL_STATUS, SETTLED_PATCH, "calls that waited go on, or are cancelled"),
-                    Shown::item(TURN_STATUS, PAUSED_TURN_GOES_ON, "turns that were paused"),
-                ]
-            }
-        }
-        EventKind::PlanChanged => const { &[Shown::nothing(PLAN_IS_ITS_CALL, "always")] },
-        EventKind::Compaction => {
-            const {
-                &[
-                    Shown::item(TURN_START, COMPACTION_TURN, "when it begins"),
-                    Shown::item(TURN_END, COMPACTION_TURN, "when it is over"),
-                    REOPENS[0],
-                    REOPENS[1],
-                ]
-            }
-        }
-        EventKind::SessionChanged => const { &[Shown::item(SESSION, SESSION_IS_TOLD, "if the model or the title is another")] },
-        EventKind::FilesChanged => const { &[Shown::item("workspace:files_changed", FILES, "always")] },
-        EventKind::Task => const { &[Shown::nothing(NO_MEANING, "always")] },
-        EventKind::Notice => const { &[Shown::item("system:notification", NOTICES, "always")] },
-        EventKind::Suggestion => const { &[Shown::nothing(SUGGESTIONS_ARE_SILENT, "always")] },
-        EventKind::RunEnded => {
-            const {
-                &[
-                    Shown::item(CALL_STATUS, CUT_CALL, "calls that go on"),
-                    Shown::item(TURN_END, RUN_ENDS, "turns that are open, with the run's outcome"),
-                    Shown::item(TURN_STATUS, PAUSED_TURN_GOES_ON, "turns that were paused"),
-                    Shown::item(SESSION, SESSION_IS_TOLD, "always"),
-                    Shown::item("system:error", RUN_ENDS, "if it failed"),
-                    Shown::item(CHAT_END, RUN_ENDS, "always, last"),
-                    THOUGHT,
-                    REOPENS[0],
-                ]
-            }
-        }
-        EventKind::Other => const { &[Shown::nothing(NO_MEANING, "always")] },
+        EventKind::RunStarted => RUN_STARTED,
+        EventKind::TurnStarted => TURN_STARTED,
+        EventKind::Text => TEXT,
+        EventKind::Thinking => THINKING,
+        EventKind::ToolStarted => TOOL_STARTED,
+        EventKind::ToolInput => TOOL_INPUT,
+        EventKind::ToolOutput => TOOL_OUTPUT,
+        EventKind::ToolEnded => TOOL_ENDED,
+        EventKind::ToolFailed => TOOL_FAILED,
+        EventKind::ToolAborted => TOOL_ABORTED,
+        EventKind::TurnEnded => TURN_ENDED,
+        EventKind::PermissionAsked => ASKED,
+        EventKind::FormAsked => FORM_ASKED,
+        EventKind::QuestionAsked => QUESTION_ASKED,
+        EventKind::AskSettled => ASK_SETTLED,
+        EventKind::PlanChanged => PLAN_CHANGED,
+        EventKind::CompactionStarted => COMPACTION_STARTED,
+        EventKind::CompactionFinished => COMPACTION_FINISHED,
+        EventKind::SessionChanged => SESSION_CHANGED,
+        EventKind::FilesChanged => FILES_CHANGED,
+        EventKind::TaskStarted => TASK_STARTED,
+        EventKind::TaskProgress | EventKind::TaskFinished => TASK,
+        EventKind::Notice => NOTICE,
+        EventKind::Suggestion => SUGGESTION,
+        EventKind::RunCompleted | EventKind::RunLimited | EventKind::RunInterrupted => RUN_ENDED,
+        EventKind::RunFailed => RUN_FAILED,
+        EventKind::Other => OTHER,
     }
 }
 
@@ -192,14 +228,16 @@ pub fn rule(kind: Option<EventKind>, item: &str) -> Rule {
     lines.iter().find(|shown| shown.item == item).map_or(ORDER_IS_KEPT, |shown| shown.rule)
 }
 
-/// The name of an event; of a patch also its type, as `turn:patch/add_content`.
+/// The name of an event; of a patch also its type, as `turn:patch/add_content`, and of an added block that is not speech the block's.
 #[must_use]
 pub fn name(event: &SocketEvent) -> String {
     // Ours, so its quotes are none of a text inside (those are escaped).
     let patch = event.data.as_str().split_once("\"patch_type\":\"").and_then(|(_, rest)| rest.split_once('"'));
-    match patch {
-        Some((patch, _)) if event.name == "turn:patch" => format!("{}/{patch}", event.name),
-        _ => event.name.to_owned(),
+    let Some((patch, rest)) = patch.filter(|_| event.name == "turn:patch") else { return event.name.to_owned() };
+    let block = rest.strip_prefix(",\"data\":{\"type\":\"").and_then(|rest| rest.split_once('"')).map(|(block, _)| block);
+    match block {
+        Some(block) if !matches!(block, "text" | "thinking") => format!("{}/{patch}/{block}", event.name),
+        _ => format!("{}/{patch}", event.name),
     }
 }
 

@@ -70,7 +70,7 @@ fn a_call_is_caused_by_all_frames_of_its_block() {
 fn a_call_that_is_asked_about_is_caused_by_its_block_twice() {
     let ask = permission("r1", r#""tool_name":"Bash","tool_use_id":"t1""#);
     let meanings = frames([block(0, "t1", "Bash"), input(0, "{}"), ask, stop(0)]);
-    let kinds = [EventKind::TurnStarted, EventKind::ToolStarted, EventKind::AskRaised];
+    let kinds = [EventKind::TurnStarted, EventKind::ToolStarted, EventKind::PermissionAsked];
     assert_eq!(reasons(&meanings, 3).iter().map(|reason| reason.0).collect::<Vec<_>>(), kinds);
     assert_eq!(reasons(&meanings, 3)[1], (EventKind::ToolStarted, "tool-announced-at-once", vec![1, 2]));
     assert_eq!(reasons(&meanings, 4), [(EventKind::ToolInput, "tool-waits-for-its-block", vec![1, 2])]);
@@ -98,12 +98,12 @@ fn a_repeat_causes_nothing() {
 #[test]
 fn an_interruption_is_caused_by_the_stop_and_a_late_failure_by_its_error() {
     let stopped = explained(Settings::default(), [Body::Fact(Fact::StopRequested { by: actor() })]);
-    assert_eq!(reasons(&stopped, 2), [(EventKind::RunEnded, "stop-makes-it-an-interruption", vec![1])]);
+    assert_eq!(reasons(&stopped, 2), [(EventKind::RunInterrupted, "stop-makes-it-an-interruption", vec![1])]);
     let error = r#"{"type":"result","is_error":true,"errors":[{"message":"m","recoverable":true}]}"#;
     let stayed = [Body::Frame(Text::from_static(error)), Body::Fact(Fact::EndForced(ForcedEnd::ErrorStayed))];
     let stayed = explained(Settings::default(), stayed);
     assert_eq!(reasons(&stayed, 1), [(EventKind::Notice, "recoverable-error-ends-nothing", vec![])]);
-    assert_eq!(reasons(&stayed, 2), [(EventKind::RunEnded, "missing-end-is-supplied", vec![1])]);
+    assert_eq!(reasons(&stayed, 2), [(EventKind::RunFailed, "missing-end-is-supplied", vec![1])]);
 }
 
 #[test]
