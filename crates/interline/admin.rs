@@ -99,6 +99,13 @@ pub(crate) async fn method_not_allowed() -> Response {
     body(StatusCode::METHOD_NOT_ALLOWED, error_body("this route does not take this method", "method_not_allowed"))
 }
 
+/// The answer to whoever calls an open server by a name that is not this machine's.
+pub(crate) fn foreign_host() -> Response {
+    let why = "everybody on this machine may use this server ([auth] mode = \"open\"), so it answers to localhost, 127.0.0.1 and [::1] only; \
+               to serve it under another name, set mode = \"tokens\"";
+    body(StatusCode::FORBIDDEN, error_body(why, "forbidden_host"))
+}
+
 /// The answer after a panic.
 pub(crate) fn panicked() -> Response {
     body(StatusCode::INTERNAL_SERVER_ERROR, error_body("something went wrong here; the log says more", "internal"))

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Request;
-use interline_hub::Hub;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
+use interline_hub::{Cors, Gate, Hub, Page, names_this_machine};
 use interline_journal::Memory;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -21,6 +23,14 @@ use crate::{admin, contracts, server, surfaces};
 
 /// How long connections have to close after they were told to.
 const GOODBYE: Duration = Duration::from_secs(5);
+
+/// What the program's own routes say to pages: they are read, and nothing else.
+const CORS: Cors = Cors { methods: "GET, OPTIONS", headers: "Authorization, Content-Type", exposed: "" };
+
+/// Why the program cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection is accepted any more: {0}")]
+pub(crate) struct Deaf(String);
 
 /// The proxy while it serves.
 pub(crate) struct App {
@@ -38,14 +48,19 @@ impl App {
     pub(crate) fn start(checked: Checked, listener: TcpListener, home: Router) -> std::io::Result<Self> {
         let Checked { config, gate, routes, targets } = checked;
         let address = listener.local_addr()?;
+        let is_open = matches!(gate, Gate::Open);
         let hub = Arc::new(Hub::new(gate, routes, config.run.clone(), config.ask.clone(), Arc::new(Memory::default())));
         let telemetry = Arc::new(Telemetry::new());
         telemetry.register(|registry| hub.telemetry().register(registry));
-        let mut router = home.merge(contracts::router()).merge(admin::router(hub.clone(), telemetry.clone(), targets));
+        let own = home.merge(contracts::router()).merge(admin::router(hub.clone(), telemetry.clone(), targets));
+        let mut router = heard_by_pages(own, hub.clone(), config.cors.origins.clone());
         for surface in surfaces::all(&config) {
             tracing::debug!(surface = surface.name(), "offered");
             telemetry.register(|registry| surface.register(registry));
             router = router.merge(surface.router(hub.clone()));
+        }
+        if is_open {
+            router = router.layer(from_fn(only_this_machine));
         }
         let router = layered(router, telemetry.clone());
         let drain = Duration::from_millis(config.server.drain_ms);
@@ -56,6 +71,14 @@ impl App {
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Waits for what must not happen: that it does not listen any more, though nobody told it to end. Cancel safe.
+    pub(crate) async fn deaf(&mut self) -> Deaf {
+        Deaf(match (&mut self.server).await {
+            Ok(()) => "the listener was given up".to_owned(),
+            Err(error) => error.to_string(),
+        })
     }
 
     /// No new runs; those that go on may finish; then every connection is told to close, and all are waited for.
@@ -72,10 +95,28 @@ impl App {
     }
 }
 
+/// The program's own routes and its answers to everything else, as pages may read them (sse.md §5.7). Each surface does the same for its own.
+fn heard_by_pages(own: Router, hub: Arc<Hub>, origins: Vec<String>) -> Router {
+    own.fallback(admin::not_found)
+        .method_not_allowed_fallback(admin::method_not_allowed)
+        .layer(from_fn_with_state((hub, Arc::from(origins)), heard))
+}
+
+async fn heard(State((hub, origins)): State<(Arc<Hub>, Arc<[String]>)>, request: Request, next: Next) -> Response {
+    let page = Page::of(&request, &hub.origins(&origins));
+    match CORS.preflight(&request, &page) {
+        Some(answer) => answer,
+        None => CORS.mark(next.run(request).await, page),
+    }
+}
+
+/// Where everybody on this machine is let in, nobody else is, whatever name leads here: pages can make theirs resolve to 127.0.0.1.
+async fn only_this_machine(request: Request, next: Next) -> Response {
+    if names_this_machine(request.uri(), request.headers()) { next.run(request).await } else { admin::foreign_host() }
+}
+
 fn layered(router: Router, telemetry: Arc<Telemetry>) -> Router {
     router
-        .fallback(admin::not_found)
-        .method_not_allowed_fallback(admin::method_not_allowed)
         .layer(CatchPanicLayer::custom(move |_| {
             telemetry.panicked();
             admin::panicked().map(http_body_util::BodyExt::boxed_unsync)
@@ -99,3 +140,6 @@ fn layered(router: Router, telemetry: Arc<Telemetry>) -> Router {
                 .on_failure(()),
         )
 }
+
+#[cfg(test)]
+mod tests;

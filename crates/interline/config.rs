@@ -197,6 +197,7 @@ impl Config {
         self.sse.on_loopback = on_loopback;
         self.socketio.origins.clone_from(&self.cors.origins);
         self.socketio.on_loopback = on_loopback;
+        self.native.origins.clone_from(&self.cors.origins);
     }
 }
 

@@ -23,9 +23,12 @@ pub(crate) async fn run(args: Demo) -> Result<(), Box<dyn Error>> {
     let stop = CancellationToken::new();
     let simulator = Simulator::new(Options::default())?;
     let simulation = tokio::spawn(simulator.serve(agents, stop.clone()));
-    let app = App::start(checked, listener, page::router())?;
+    let mut app = App::start(checked, listener, page::router())?;
     print!("{}", guide(&format!("http://{}", app.address())));
-    signals.next().await;
+    tokio::select! {
+        _ = signals.next() => {}
+        deaf = app.deaf() => return Err(deaf.into()),
+    }
     signals.end_at_next();
     app.end().await;
     stop.cancel();

@@ -25,7 +25,7 @@ pub(crate) async fn run(args: Serve) -> Result<(), Box<dyn Error>> {
     let base = format!("http://{}", listener.local_addr()?);
     let mut signals = Signals::catch()?;
     let cells: Vec<String> = checked.routes.iter().map(|route| format!("{} ({})", route.cell, route.upstream.name())).collect();
-    let app = App::start(checked, listener, Router::new().route("/", get(async || WHAT)))?;
+    let mut app = App::start(checked, listener, Router::new().route("/", get(async || WHAT)))?;
     println!("Interline {} at {base}", env!("CARGO_PKG_VERSION"));
     println!("  SSE        POST {base}/cells/CELL/run");
     println!("  Socket.IO  {base} (path /socket.io/, REST under /api)");
@@ -33,7 +33,10 @@ pub(crate) async fn run(args: Serve) -> Result<(), Box<dyn Error>> {
     println!("  operators  {base}/healthz  {base}/readyz  {base}/metrics");
     println!("  cells      {}", cells.join(", "));
     tracing::info!(address = %app.address(), "serving");
-    let signal = signals.next().await;
+    let signal = tokio::select! {
+        signal = signals.next() => signal,
+        deaf = app.deaf() => return Err(deaf.into()),
+    };
     tracing::info!(signal, "told to end; a second signal ends at once");
     signals.end_at_next();
     app.end().await;

@@ -71,7 +71,9 @@ impl SecretHash {
         Ok(Self(bytes))
     }
 
-    fn matches(&self, other: &Self) -> bool {
+    /// Whether both are of the same token; takes the same time either way.
+    #[must_use]
+    pub fn matches(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 }

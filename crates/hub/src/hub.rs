@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::access::{Access, Denied, Gate};
 use crate::driver;
+use crate::origin::Origins;
 use crate::route::{Route, Routes};
 use crate::session::{NewRun, Session, Timers, now};
 use crate::telemetry::Telemetry;
@@ -165,6 +166,12 @@ impl Hub {
     /// In `tokens` mode, when the bearer is missing or unknown.
     pub fn admit(&self, bearer: Option<&str>) -> Result<Access, Denied> {
         self.gate.admit(bearer)
+    }
+
+    /// Judges the origins of pages by these entries of `[cors] origins`.
+    #[must_use]
+    pub fn origins<'a>(&self, allowed: &'a [String]) -> Origins<'a> {
+        Origins::new(allowed, matches!(self.gate, Gate::Tokens(_)))
     }
 
     /// The routes.

@@ -18,9 +18,11 @@
 
 mod access;
 mod config;
+mod cors;
 mod driver;
 mod explaining;
 mod hub;
+mod origin;
 mod projection;
 mod route;
 mod session;
@@ -30,10 +32,12 @@ mod upstream;
 
 pub use access::{Access, Denied, Gate, HashError, RunCredential, Secret, SecretHash, Token};
 pub use config::{AskConfig, RunConfig};
+pub use cors::{Cors, Page};
 pub use explaining::Explaining;
 pub use hub::{Filter, Hub, NewSession, StartError, StartRun};
+pub use origin::{Origins, Verdict, is_upgrade, names_this_machine};
 pub use projection::{Gone, Projection, RunBatch, RunTail, Tail};
-pub use route::{Models, Route, Routes};
+pub use route::{MAX_MODEL_BYTES, Models, Route, Routes};
 pub use session::{AnswerError, RunInfo, RunStatus, Session, SessionInfo, Stopped};
 pub use surface::Surface;
 pub use telemetry::Telemetry;

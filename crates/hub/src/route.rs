@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Access, Upstream};
 
+/// The longest model name that a surface takes from a client. It is in every list and every log, and no model is called more.
+pub const MAX_MODEL_BYTES: usize = 256;
+
 /// What a route does with model names (decision 6).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

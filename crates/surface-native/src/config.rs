@@ -34,6 +34,9 @@ pub struct Config {
     pub max_bridge_message: usize,
     /// Bytes that may wait to be written to a socket. Must hold the largest frame of any upstream.
     pub max_write_buffer: usize,
+    /// Origins that browser pages may come from: exact ones, `loopback` for all of this machine's, `*` for all. The program fills it from `[cors]`.
+    #[serde(skip)]
+    pub origins: Vec<String>,
 }
 
 impl Default for Config {
@@ -52,6 +55,7 @@ impl Default for Config {
             max_cloud_message: 32_768,
             max_bridge_message: 1024 * 1024,
             max_write_buffer: 64 * 1024 * 1024,
+            origins: vec!["loopback".to_owned()],
         }
     }
 }

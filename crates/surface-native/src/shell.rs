@@ -6,6 +6,7 @@
 //! | `bridge` | `/v1/code/sessions…`: a native session is a session |
 //! | `feed` | what one socket is sent: a position in the projection |
 //! | `inbound` | what one socket may say |
+//! | `cors` | which pages may come, and what they hear |
 //! | `socket` | the upgrade and the pump |
 //! | `tokens` | session tokens |
 //! | `connects` | which runs had their first connect |
@@ -14,6 +15,7 @@
 mod bridge;
 mod cloud;
 mod connects;
+mod cors;
 mod feed;
 mod inbound;
 mod replies;
@@ -62,8 +64,15 @@ impl Surface for Native {
         if shell.config.bridge {
             router = router.merge(bridge::router());
         }
+        if !shell.config.cloud && !shell.config.bridge {
+            // A layer around no routes is refused.
+            return router.with_state(shell);
+        }
         // native-ws.md §2.1
-        router.method_not_allowed_fallback(replies::method_not_allowed).with_state(shell)
+        router
+            .method_not_allowed_fallback(replies::method_not_allowed)
+            .route_layer(axum::middleware::from_fn_with_state(shell.clone(), cors::layer))
+            .with_state(shell)
     }
 }
 

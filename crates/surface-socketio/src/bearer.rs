@@ -2,17 +2,26 @@
 
 use axum::extract::Query;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Uri, header};
+use axum::http::{HeaderMap, Method, Uri, header};
+use interline_hub::{Origins, Verdict};
 
 use crate::Config;
-use crate::cors::{self, Verdict};
 
 /// The token of a socket: of the CONNECT packet's `auth` first, then of the handshake. `Err` for a page that may not come without one.
-pub(crate) fn of_socket(auth: Option<&str>, handshake: &Parts, config: &Config) -> Result<Option<String>, ForeignPage> {
-    match auth.filter(|token| !token.is_empty()) {
-        Some(token) => Ok(Some(token.to_owned())),
-        None => of_request(&handshake.headers, &handshake.uri, config),
+pub(crate) fn of_socket(
+    auth: Option<&str>,
+    handshake: &Parts,
+    config: &Config,
+    origins: &Origins<'_>,
+) -> Result<Option<String>, ForeignPage> {
+    let (headers, uri) = (&handshake.headers, &handshake.uri);
+    let auth = auth.filter(|token| !token.is_empty()).map(str::to_owned);
+    let own = auth.or_else(|| own_token(headers, uri, config));
+    // Whatever the handshake's method was: who has a socket can do everything.
+    if origins.refuse(&Method::POST, uri, headers, own.is_some()) {
+        return Err(ForeignPage);
     }
+    Ok(own.or_else(|| cookie(headers, uri, config, origins)))
 }
 
 /// A page of an origin that the config does not know brought nothing but what a browser adds by itself.
@@ -22,14 +31,13 @@ pub(crate) fn of_socket(auth: Option<&str>, handshake: &Parts, config: &Config) 
 pub(crate) struct ForeignPage;
 
 /// The token of a request: header, query, cookie; the first that is not empty.
-pub(crate) fn of_request(headers: &HeaderMap, uri: &Uri, config: &Config) -> Result<Option<String>, ForeignPage> {
-    if let Some(token) = authorization(headers).or_else(|| query(uri, config)) {
-        return Ok(Some(token));
-    }
-    if cors::verdict(headers, &config.origins).is_some_and(|verdict| verdict == Verdict::Foreign) && !cors::is_same_origin(headers) {
-        return Err(ForeignPage);
-    }
-    Ok(cookie(headers, config))
+pub(crate) fn of_request(headers: &HeaderMap, uri: &Uri, config: &Config, origins: &Origins<'_>) -> Option<String> {
+    own_token(headers, uri, config).or_else(|| cookie(headers, uri, config, origins))
+}
+
+/// The token that a request brings by itself, which no browser adds.
+pub(crate) fn own_token(headers: &HeaderMap, uri: &Uri, config: &Config) -> Option<String> {
+    authorization(headers).or_else(|| query(uri, config))
 }
 
 fn authorization(headers: &HeaderMap) -> Option<String> {
@@ -47,8 +55,8 @@ fn query(uri: &Uri, config: &Config) -> Option<String> {
 }
 
 /// A cookie is what the browser adds, so only pages of this server or of a named origin may use one.
-fn cookie(headers: &HeaderMap, config: &Config) -> Option<String> {
-    let known = cors::verdict(headers, &config.origins).is_none_or(|verdict| verdict == Verdict::Known) || cors::is_same_origin(headers);
+fn cookie(headers: &HeaderMap, uri: &Uri, config: &Config, origins: &Origins<'_>) -> Option<String> {
+    let known = origins.judge(uri, headers).is_none_or(|verdict| matches!(verdict, Verdict::Known | Verdict::Own));
     if config.token_cookie.is_empty() || !known {
         return None;
     }
@@ -68,7 +76,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let config = Config { query_token: QueryToken::Always, ..Config::default() };
-        of_socket(auth, &request.body(()).unwrap().into_parts().0, &config)
+        of_socket(auth, &request.body(()).unwrap().into_parts().0, &config, &Origins::new(&config.origins, true))
     }
 
     #[test]
@@ -94,9 +102,19 @@ mod tests {
     }
 
     #[test]
+    fn where_anybody_is_let_in_a_made_up_token_does_not_help_a_foreign_page() {
+        let config = Config::default();
+        let open = Origins::new(&config.origins, false);
+        let from = |origin: &str| axum::http::Request::builder().header("origin", origin).body(()).unwrap().into_parts().0;
+        assert_eq!(of_socket(Some("made-up"), &from("https://evil.example"), &config, &open), Err(ForeignPage));
+        assert_eq!(of_socket(Some("any"), &from("http://localhost:5173"), &config, &open), Ok(Some("any".to_owned())));
+    }
+
+    #[test]
     fn a_token_in_the_url_needs_leave() {
-        let request = axum::http::Request::builder().uri("/?token=t").body(()).unwrap().into_parts().0;
-        assert_eq!(of_socket(None, &request, &Config::default()), Ok(None));
-        assert_eq!(of_socket(None, &request, &Config { on_loopback: true, ..Config::default() }), Ok(Some("t".to_owned())));
+        let uri = Uri::from_static("/?token=t");
+        let found = |config: Config| of_request(&HeaderMap::new(), &uri, &config, &Origins::new(&config.origins, true));
+        assert_eq!(found(Config::default()), None);
+        assert_eq!(found(Config { on_loopback: true, ..Config::default() }), Some("t".to_owned()));
     }
 }

@@ -107,7 +107,7 @@ impl From<AnswerError> for Refusal {
 pub(crate) enum Problem {
     #[error("{0}")]
     Unauthorized(&'static str),
-    #[error("Requests from pages of this origin need a token of their own")]
+    #[error("Pages from this origin may not do this: add it to [cors] origins")]
     ForeignOrigin,
     #[error("{0} not found")]
     NotFound(&'static str),

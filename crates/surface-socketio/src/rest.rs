@@ -61,7 +61,7 @@ impl FromRequestParts<Arc<Shell>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shell: &Arc<Shell>) -> Result<Self, Problem> {
-        let token = bearer::of_request(&parts.headers, &parts.uri, &shell.config).map_err(|_| Problem::ForeignOrigin)?;
+        let token = bearer::of_request(&parts.headers, &parts.uri, &shell.config, &shell.hub.origins(&shell.config.origins));
         Ok(Self(shell.hub.admit(token.as_deref())?))
     }
 }

@@ -134,7 +134,8 @@ impl Shell {
     fn admit(self: &Arc<Self>, socket: &SocketRef, auth: &TryData<serde_json::Value>, io: SocketIo) -> Result<(), Unauthorized> {
         self.close_with_hub(io);
         let token = auth.0.as_ref().ok().and_then(|auth| auth.get("token")?.as_str());
-        let bearer = bearer::of_socket(token, socket.req_parts(), &self.config).map_err(|_| Unauthorized)?;
+        let origins = self.hub.origins(&self.config.origins);
+        let bearer = bearer::of_socket(token, socket.req_parts(), &self.config, &origins).map_err(|_| Unauthorized)?;
         let access = self.hub.admit(bearer.as_deref()).map_err(|_| Unauthorized)?;
         socket.extensions.insert(Inbox::new(access, &self.config));
         // One handler for all events, known and unknown: what it does is done when its extractor is made.

@@ -566,18 +566,52 @@ async fn browsers_hear_what_they_need() {
     let foreign = server.send("GET", "/api/sessions", &[("Origin", "https://evil.example")], "").await;
     assert_eq!(foreign.status, 403);
     assert!(!foreign.head.contains("access-control-allow-origin"));
-    let forged = server.send("POST", "/api/sessions", &[("Origin", "https://evil.example")], "{}").await;
-    assert_eq!(forged.status, 403);
+    for headers in [&[("Origin", "https://evil.example")][..], &[("Origin", "https://evil.example"), ("Authorization", "Bearer x")]] {
+        let forged = server.send("POST", "/api/sessions", headers, "{}").await;
+        assert_eq!(forged.status, 403, "{headers:?}");
+        assert!(forged.json()["detail"].is_string());
+    }
+    let rebound = server.send("POST", "/api/sessions", &[("Host", "evil.example:1"), ("Origin", "http://evil.example:1")], "{}").await;
+    assert_eq!(rebound.status, 403);
+}
+
+/// Opens a WebSocket as a page of this origin would.
+async fn page_socket(
+    server: &Server,
+    origin: &str,
+    query: &str,
+) -> Result<tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>, u16> {
+    use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+    let mut request = format!("ws://{}/socket.io/?EIO=4&transport=websocket{query}", server.address).into_client_request().unwrap();
+    request.headers_mut().insert("origin", origin.parse().unwrap());
+    match tokio_tungstenite::connect_async(request).await {
+        Ok((socket, _)) => Ok(socket),
+        Err(tokio_tungstenite::tungstenite::Error::Http(answer)) => Err(answer.status().as_u16()),
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[tokio::test]
-async fn a_foreign_page_cannot_open_a_socket() {
-    use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
-    let server = Server::open().await;
-    let mut request = format!("ws://{}/socket.io/?EIO=4&transport=websocket", server.address).into_client_request().unwrap();
-    request.headers_mut().insert("origin", "https://evil.example".parse().unwrap());
-    let (mut socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
+async fn on_an_open_server_a_foreign_page_opens_no_transport() {
+    let server = Server::configured(Config { on_loopback: true, ..Config::default() }).await;
+    for query in ["", "&token=made-up"] {
+        assert_eq!(page_socket(&server, "https://evil.example", query).await.unwrap_err(), 403, "{query}");
+    }
+    let evil = ("Origin", "https://evil.example");
+    for (method, path) in [("GET", "/socket.io/?EIO=4&transport=polling"), ("POST", "/socket.io/?EIO=4&transport=polling&sid=x&token=t")] {
+        assert_eq!(server.send(method, path, &[evil], "40").await.status, 403, "{method} {path}");
+    }
+    assert!(page_socket(&server, "http://localhost:5173", "").await.is_ok());
+}
+
+#[tokio::test]
+async fn where_tokens_count_a_foreign_page_brings_one_when_it_connects() {
     use futures_util::{SinkExt as _, StreamExt as _};
+    let server = Server::guarded().await;
+    let mut socket = page_socket(&server, "https://evil.example", "").await.unwrap();
+    socket.send("40{\"token\":\"alpha\"}".into()).await.unwrap();
+    while !socket.next().await.unwrap().unwrap().into_text().unwrap().starts_with("40{") {}
+    let mut socket = page_socket(&server, "https://evil.example", "").await.unwrap();
     socket.send("40".into()).await.unwrap();
     loop {
         let message = socket.next().await.unwrap().unwrap().into_text().unwrap();

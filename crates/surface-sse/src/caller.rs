@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, Query, RawPathParams};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{HeaderMap, Method, Uri, header};
 use interline_hub::{Access, Session};
 use interline_model::{Actor, CellName, RunId, SessionId, Text};
 
@@ -26,8 +26,7 @@ impl FromRequestParts<Arc<Shell>> for Caller {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, shell: &Arc<Shell>) -> Result<Self, Refusal> {
-        // Lists of pairs are read from any query, however odd.
-        let query = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map(|Query(pairs)| pairs).unwrap_or_default();
+        let query = pairs(&parts.uri);
         let bearer = bearer(&parts.method, &parts.headers, &query, &shell.config);
         let access = shell.hub.admit(bearer.as_deref())?;
         let path = match RawPathParams::from_request_parts(parts, shell).await {
@@ -80,20 +79,35 @@ impl Caller {
     }
 }
 
+/// The token that a request brings by itself, which no browser adds.
+pub(crate) fn own_token(method: &Method, uri: &Uri, headers: &HeaderMap, config: &Config) -> Option<String> {
+    header_or_query(method, headers, &pairs(uri), config).filter(|token| !token.is_empty())
+}
+
+/// The parameters of a query. Lists of pairs are read from any query, however odd.
+fn pairs(uri: &Uri) -> Vec<(String, String)> {
+    Query::<Vec<(String, String)>>::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default()
+}
+
 /// The token: a header first; on GET, where the config allows, the query or a cookie, since `EventSource` can set no header.
 fn bearer(method: &Method, headers: &HeaderMap, query: &[(String, String)], config: &Config) -> Option<String> {
+    let is_get = matches!(*method, Method::GET | Method::HEAD);
+    let own = header_or_query(method, headers, query, config);
+    if own.is_some() || !is_get || headers.contains_key(header::AUTHORIZATION) { own } else { cookie(headers, config) }
+}
+
+fn header_or_query(method: &Method, headers: &HeaderMap, query: &[(String, String)], config: &Config) -> Option<String> {
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let (scheme, token) = value.to_str().ok()?.trim().split_once(' ')?;
         return scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned());
     }
-    if !matches!(*method, Method::GET | Method::HEAD) {
+    if !matches!(*method, Method::GET | Method::HEAD) || !config.takes_query_token() {
         return None;
     }
-    if config.takes_query_token()
-        && let Some((_, token)) = query.iter().find(|(name, _)| name == "access_token" || name == "token")
-    {
-        return Some(token.clone());
-    }
+    query.iter().find(|(name, _)| name == "access_token" || name == "token").map(|(_, token)| token.clone())
+}
+
+fn cookie(headers: &HeaderMap, config: &Config) -> Option<String> {
     if config.token_cookie.is_empty() {
         return None;
     }

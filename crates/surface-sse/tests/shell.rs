@@ -382,7 +382,26 @@ async fn a_foreign_page_starts_nothing_on_an_open_server() {
         let answer = server.send("POST", "/cells/my-cell/run", &[("Origin", origin), ("Content-Type", "text/plain")], &body).await;
         assert_eq!(answer.status, status, "{origin}");
     }
+    // A made-up token proves nothing where everybody is let in, and neither does a name that was made to lead here.
+    let evil = ("Origin", "https://evil.example");
+    let made_up = server.send("POST", "/cells/my-cell/run", &[evil, ("Authorization", "Bearer x")], &body).await;
+    assert_eq!(made_up.status, 403);
+    assert_eq!(server.send("GET", "/cells/my-cell/runs", &[evil], "").await.status, 403);
+    assert_eq!(server.send("DELETE", "/cells/my-cell/sessions/s", &[evil], "").await.status, 403);
+    let (rebound, page) = (("Host", "evil.example:80"), ("Origin", "http://evil.example:80"));
+    assert_eq!(server.send("POST", "/cells/my-cell/run", &[rebound, page], &body).await.status, 403);
     assert_eq!(server.script.inputs.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn where_tokens_count_a_foreign_page_needs_one_of_its_own() {
+    let server = Server::guarded(Config { token_cookie: "auth".into(), ..Config::default() }).await;
+    let (evil, path) = (("Origin", "https://evil.example"), "/cells/my-cell/runs");
+    assert_eq!(server.send("GET", path, &[evil], "").await.status, 403);
+    assert_eq!(server.send("GET", path, &[evil, ("Cookie", "auth=alpha")], "").await.status, 403);
+    assert_eq!(server.send("GET", path, &[("Cookie", "auth=alpha")], "").await.status, 200);
+    assert_eq!(server.send("GET", path, &[evil, ("Authorization", "Bearer alpha")], "").await.status, 200);
+    assert_eq!(server.send("GET", path, &[evil, ("Authorization", "Bearer x")], "").await.status, 401);
 }
 
 #[tokio::test]

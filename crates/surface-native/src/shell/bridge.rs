@@ -75,6 +75,11 @@ impl From<BridgeError> for Response {
     }
 }
 
+/// A refusal that comes before any route.
+pub(super) fn refusal(status: StatusCode, text: &'static str) -> Response {
+    BridgeError::new(status, text).into()
+}
+
 fn admit(shell: &Shell, headers: &HeaderMap) -> Result<Access, BridgeError> {
     shell.hub.admit(bearer(headers)).map_err(|_| BridgeError::Unauthorized)
 }

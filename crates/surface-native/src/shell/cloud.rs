@@ -95,6 +95,11 @@ impl From<CloudError> for Response {
     }
 }
 
+/// A refusal that comes before any route.
+pub(super) fn refusal(status: StatusCode, code: &'static str, message: &'static str) -> Response {
+    CloudError::new(status, code, message).into()
+}
+
 /// What an id in a path names.
 enum Target {
     Run(Arc<Session>, RunId),

@@ -214,8 +214,10 @@ impl Server {
     /// Sends a request; the answer's head has arrived when this returns.
     pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answered {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n", self.address, body.len());
-        for (name, value) in headers {
+        let host =
+            headers.iter().find(|(name, _)| *name == "Host").map_or_else(|| self.address.to_string(), |(_, host)| (*host).to_owned());
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n", body.len());
+        for (name, value) in headers.iter().filter(|(name, _)| *name != "Host") {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         socket.write_all(format!("{head}\r\n{body}").as_bytes()).await.unwrap();
