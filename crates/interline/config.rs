@@ -3,6 +3,7 @@
 //! Layers: defaults, then the file, then the environment (`INTERLINE__SECTION__KEY`), then options of the command line. They are
 //! merged as TOML and read once, so an error names the file, the line and the key, wherever the value came from.
 
+mod bounds;
 mod check;
 mod layers;
 mod problem;

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use interline_hub::{Gate, Route, Routes, SecretHash, Token, Upstream};
+use interline_hub::{Gate, Route, Routes, Token, Upstream};
 use interline_model::CellName;
 use interline_upstream_native::{ConfigError, Kind};
 
 use super::layers::Places;
-use super::{AuthMode, Config, Problem, Problems};
+use super::{AuthMode, Config, Problem, Problems, bounds};
 use crate::admin::Target;
 use crate::{logging, upstreams};
 
@@ -64,19 +64,7 @@ fn server(config: &Config, found: &mut Findings<'_>) {
         );
         found.add("server.listen", message);
     }
-    let bounds = [
-        ("max_connections", server.max_connections as u64),
-        ("header_read_timeout_ms", server.header_read_timeout_ms),
-        ("max_header_bytes", server.max_header_bytes as u64),
-        // 0 would leave clients that do not read connected for many minutes.
-        ("tcp_user_timeout_ms", server.tcp_user_timeout_ms),
-        ("tcp_keepalive_ms", server.tcp_keepalive_ms),
-    ];
-    for (key, value) in bounds {
-        if value == 0 {
-            found.add(format!("server.{key}"), "must be more than 0");
-        }
-    }
+    bounds::check(config, |key, why| found.add(key, why));
 }
 
 fn gate(config: &Config, found: &mut Findings<'_>) -> Gate {
@@ -95,17 +83,23 @@ fn gate(config: &Config, found: &mut Findings<'_>) -> Gate {
                 found.add(format!("token[{number}].cells[{index}]"), format!("no [[route]] serves the cell {cell:?}"));
             }
         }
-        let hash = token.secret.fetch().unwrap_or_else(|error| {
-            found.add(key("secret"), error.to_string());
-            SecretHash::of("")
-        });
+        let hash = match token.secret.fetch() {
+            Ok(hash) => hash,
+            Err(error) => {
+                found.add(key("secret"), error.to_string());
+                continue;
+            }
+        };
+        if let Some(other) = tokens.iter().find(|other: &&Token| other.hash.matches(&hash)) {
+            found.add(key("secret"), format!("is the secret of the token {:?}, too: who brings it could be either", other.name));
+        }
         tokens.push(Token { name: token.name.clone(), hash, cells: token.cells.iter().cloned().map(CellName::from).collect() });
     }
     match config.auth.mode {
-        AuthMode::Tokens if tokens.is_empty() => {
+        AuthMode::Tokens if config.token.is_empty() => {
             found.add("auth.mode", "nobody could come in: add a [[token]] with name, secret and cells");
         }
-        AuthMode::Open | AuthMode::Passthrough if !tokens.is_empty() => {
+        AuthMode::Open | AuthMode::Passthrough if !config.token.is_empty() => {
             found.add("token", "the tokens would not be asked for: set [auth] mode = \"tokens\", or remove them");
         }
         _ => {}
@@ -150,6 +144,10 @@ fn upstreams(config: &Config, found: &mut Findings<'_>) -> (Named, Vec<Target>) 
                 None
             }
         };
+        if config.auth.mode == AuthMode::Passthrough && section.credential.is_some() {
+            let why = "[auth] mode = \"passthrough\" sends the client's own bearer, and never this one: remove it, or choose another mode";
+            found.add(key("credential"), why);
+        }
         if section.kind == Kind::Bridge && section.mode.is_some() {
             found.add(key("mode"), "is for kind = \"cloud\" only");
         }

@@ -262,6 +262,43 @@ fn upstream_credentials_are_fetched_and_checked() {
 }
 
 #[test]
+fn in_passthrough_there_is_no_credential_but_the_clients() {
+    let text = format!("[auth]\nmode = \"passthrough\"\n{}", LEAST.replacen("url =", "credential = { value = \"s\" }\nurl =", 1));
+    let said = refused(&text);
+    assert!(said.starts_with("interline.toml:6: upstream[0].credential: [auth] mode = \"passthrough\""), "{said}");
+    assert!(from_layers(&[file(&format!("[auth]\nmode = \"passthrough\"\n{LEAST}"))]).is_ok());
+}
+
+#[test]
+fn two_tokens_have_two_secrets() {
+    let hash = "sha256:8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8";
+    let token = |name: &str, secret: &str| format!("[[token]]\nname = \"{name}\"\nsecret = {secret}\ncells = [\"*\"]\n");
+    let with = |secret: &str| {
+        let tokens = token("a", "{ value = \"alpha\" }") + &token("b", secret);
+        refused(&format!("{LEAST}[auth]\nmode = \"tokens\"\n{tokens}"))
+    };
+    for secret in ["{ value = \"alpha\" }".to_owned(), format!("{{ hash = \"{hash}\" }}")] {
+        let said = with(&secret);
+        assert!(said.contains("token[1].secret: is the secret of the token \"a\", too"), "{said}");
+    }
+    assert_eq!(with("{ value = \"beta\" }"), "");
+}
+
+#[test]
+fn every_number_has_bounds_that_are_told() {
+    for (line, why) in [
+        ("[server]\nmax_connections = 9_223_372_036_854_775_807", "server.max_connections: must be at most 1000000000000"),
+        ("[socketio]\nping_interval_ms = 0", "socketio.ping_interval_ms: must be more than 0"),
+        ("[native]\nmax_session_tokens = 0", "native.max_session_tokens: must be more than 0"),
+        ("[sse]\nmax_event_bytes = 1", "sse.max_event_bytes: must be at least 1024"),
+        ("[link]\nmax_pending = 2_000_000_000_000", "link.max_pending: must be at most"),
+    ] {
+        let said = refused(&format!("{line}\n{LEAST}"));
+        assert!(said.starts_with(&format!("interline.toml:2: {why}")), "{said}");
+    }
+}
+
+#[test]
 fn a_token_for_a_cell_that_nothing_serves_is_a_mistake() {
     let text = LEAST.replace('*', "my-cell")
         + "[auth]\nmode = \"tokens\"\n[[token]]\nname = \"a\"\nsecret = { value = \"s\" }\ncells = [\"my-cell\", \"my-sell\"]\n";

@@ -1,0 +1,87 @@
+//! The bounds of numbers: every integer of the config, found by walking it, so that a key that is added later has them, too.
+
+use super::Config;
+
+/// The most that any of them may be: thirty years in milliseconds, a terabyte, more connections than there are ports. Far below what timers,
+/// semaphores and channels can take, so that no value makes one of them panic.
+const MOST: u64 = 1_000_000_000_000;
+
+/// Where 0 has a meaning: none, at once, or no waiting. Everywhere else nothing could work with it.
+const MAY_BE_ZERO: [&str; 19] = [
+    "server.drain_ms",
+    "run.stop_grace_ms",
+    "run.recoverable_error_ms",
+    "ask.permission_ms",
+    "ask.form_ms",
+    "link.backoff_first_ms",
+    "link.backoff_max_ms",
+    "link.attempts",
+    "link.token_refresh_ms",
+    "link.linger_ms",
+    "link.sentinel_wait_ms",
+    "link.resend_ms",
+    "sse.heartbeat_ms",
+    "sse.retry_ms",
+    "sse.first_turn_num",
+    "socketio.context_window",
+    "socketio.snapshot_ms",
+    "socketio.snapshot_bytes",
+    "native.replace_timeout_ms",
+];
+
+/// What is needed for more than one's own sake.
+const LEAST: [(&str, u64, &str); 1] = [("sse.max_event_bytes", 1024, "an event holds its names and ids whole")];
+
+/// Calls `found` with each integer that is out of its bounds, and why.
+pub(super) fn check(config: &Config, mut found: impl FnMut(String, String)) {
+    // What cannot be written as TOML was not read from it, either.
+    let Ok(sections) = toml::Table::try_from(config) else { return };
+    for (section, keys) in &sections {
+        for (key, value) in keys.as_table().into_iter().flatten() {
+            let Some(value) = value.as_integer() else { continue };
+            let key = format!("{section}.{key}");
+            let value = u64::try_from(value).unwrap_or(0);
+            let least = LEAST.iter().find(|(bounded, ..)| *bounded == key);
+            if value == 0 && !MAY_BE_ZERO.contains(&key.as_str()) {
+                found(key, "must be more than 0".to_owned());
+            } else if value > MOST {
+                found(key, format!("must be at most {MOST}"));
+            } else if let Some((_, least, why)) = least.filter(|(_, least, _)| value < *least) {
+                found(key, format!("must be at least {least}: {why}"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(change: impl FnOnce(&mut Config)) -> Vec<(String, String)> {
+        let mut config = Config::default();
+        change(&mut config);
+        let mut all = Vec::new();
+        check(&config, |key, why| all.push((key, why)));
+        all
+    }
+
+    #[test]
+    fn every_integer_has_bounds() {
+        assert_eq!(wrong(|_| {}), []);
+        let keys = |found: Vec<(String, String)>| found.into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+        assert_eq!(keys(wrong(|config| config.server.max_connections = usize::MAX >> 1)), ["server.max_connections"]);
+        assert_eq!(keys(wrong(|config| config.socketio.ping_interval_ms = 0)), ["socketio.ping_interval_ms"]);
+        assert_eq!(keys(wrong(|config| config.native.max_write_buffer = 0)), ["native.max_write_buffer"]);
+        assert_eq!(keys(wrong(|config| config.sse.max_event_bytes = 1023)), ["sse.max_event_bytes"]);
+        assert_eq!(keys(wrong(|config| config.sse.heartbeat_ms = 0)), [""; 0]);
+    }
+
+    #[test]
+    fn the_keys_that_are_named_here_are_there() {
+        let sections = toml::Table::try_from(Config::default()).unwrap();
+        for key in MAY_BE_ZERO.iter().chain(LEAST.iter().map(|(key, ..)| key)) {
+            let (section, key) = key.split_once('.').unwrap();
+            assert!(sections[section].get(key).is_some_and(|value| value.is_integer()), "{section}.{key}");
+        }
+    }
+}
