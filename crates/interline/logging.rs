@@ -1,8 +1,12 @@
 //! The log on standard error: text for people or JSON for machines. It never holds a secret, whatever the filter asks for.
 
+use std::fmt::{self, Write};
 use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt as _;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::config::{LogConfig, LogFormat};
 
@@ -32,10 +36,45 @@ pub(crate) fn start(config: &LogConfig) {
     let lines = tracing_subscriber::fmt().with_env_filter(filter(&config.filter)).with_writer(std::io::stderr);
     let _ = match config.format {
         LogFormat::Text => {
-            lines.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).with_target(false).try_init()
+            let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            lines.fmt_fields(on_one_line()).with_ansi(colours).with_target(false).try_init()
         }
         LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).try_init(),
     };
+}
+
+/// Fields for people, whatever they hold on their one line: ids and messages are what clients and agent servers chose, and a line of the log
+/// is nobody's but ours.
+fn on_one_line() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {
+    debug_fn(|writer: &mut Writer<'_>, field, value| {
+        if field.name() != "message" {
+            let name = field.name();
+            if writer.has_ansi_escapes() { write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m") } else { write!(writer, "{name}=") }?;
+        }
+        write!(Escaping(writer), "{value:?}")
+    })
+    .delimited(" ")
+}
+
+/// Writes what could end a line, steer a terminal or turn text around as an escape.
+struct Escaping<'a, 'writer>(&'a mut Writer<'writer>);
+
+impl Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text;
+        while let Some((at, odd)) = rest.char_indices().find(|(_, c)| is_odd(*c)) {
+            let (plain, behind) = rest.split_at(at);
+            write!(self.0, "{plain}{}", odd.escape_default())?;
+            rest = behind.strip_prefix(odd).unwrap_or_default();
+        }
+        self.0.write_str(rest)
+    }
+}
+
+/// Control characters, separators of lines and paragraphs, and the marks that change the direction of text.
+fn is_odd(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The filter as it is asked for, but for the libraries that say too much.
@@ -92,6 +131,36 @@ mod tests {
         });
         let text = page.0.lock().unwrap().clone();
         String::from_utf8(text).unwrap()
+    }
+
+    /// What is logged of a hostile id: in the message, in fields of every kind, in a span, as an error.
+    fn hostile(ansi: bool) -> String {
+        let page = Page::default();
+        let writer = page.clone();
+        let lines = tracing_subscriber::fmt().with_writer(move || writer.clone()).without_time();
+        let subscriber = lines.fmt_fields(on_one_line()).with_ansi(ansi).with_target(false).finish();
+        let id = "x\r\n INFO forged\u{1b}[2J\u{2028}\u{2029}\u{85}\u{202e}\u{2066}\u{0}\u{7f}y é 文 \"\\";
+        let error = std::io::Error::other(id);
+        tracing::subscriber::with_default(subscriber, || {
+            let span = tracing::info_span!("request", path = id, shown = %id);
+            let _entered = span.enter();
+            tracing::info!(session = %id, debug = ?id, text = id, number = 7, error = &error as &dyn std::error::Error, "an answer for {id}");
+        });
+        let text = page.0.lock().unwrap().clone();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn nobody_but_us_writes_a_line() {
+        let text = hostile(false);
+        assert!(text.ends_with('\n') && text.trim_end_matches('\n').chars().all(|c| !is_odd(c)), "{text:?}");
+        assert!(text.contains(r"an answer for x\r\n INFO forged\u{1b}[2J\u{2028}"), "{text}");
+        assert!(text.contains(r"session=x\r\n INFO forged\u{1b}[2J\u{2028}\u{2029}\u{85}\u{202e}\u{2066}\u{0}\u{7f}y é 文"), "{text}");
+        assert!(text.contains("number=7 error=") && text.contains("request{path="), "{text}");
+        // With colours, the only escapes are ours.
+        let coloured = hostile(true);
+        assert_eq!(coloured.matches("\u{1b}[2J").count(), 0, "{coloured:?}");
+        assert!(coloured.contains("\u{1b}[3m") && coloured.lines().count() == 1, "{coloured:?}");
     }
 
     #[test]
