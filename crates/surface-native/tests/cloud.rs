@@ -82,6 +82,7 @@ async fn refused_creates_say_why() {
         ("{}", "bad_mode"),
         (r#"{"mode":null}"#, "bad_mode"),
         (r#"{"mode":"dance"}"#, "bad_mode"),
+        (&*format!(r#"{{"mode":"chat","prompt":"x","model":"{}"}}"#, "m".repeat(257)), "bad_model"),
     ] {
         let answer = post(&url, ALICE, body).await;
         assert_eq!((answer.status, support::code(&answer.body).as_str()), (400, code), "{body}");

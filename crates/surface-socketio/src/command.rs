@@ -1,5 +1,6 @@
 //! What clients send, read by hand: a typed extractor that fails would drop the event and leave the user waiting (socketio.md §2).
 
+use interline_hub::MAX_MODEL_BYTES;
 use interline_model::{Json, Part, SessionId, Text};
 use serde_json::{Map, Value};
 
@@ -88,6 +89,9 @@ fn message(session: SessionId, payload: &mut Map<String, Value>) -> Result<Messa
         return Err(Refusal::Incomplete);
     }
     let model = payload.get("model").and_then(Value::as_str).filter(|model| !model.is_empty()).map(|model| Text::from(model.to_owned()));
+    if model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
+        return Err(Refusal::Invalid(format!("`model` takes at most {MAX_MODEL_BYTES} bytes")));
+    }
     let headless = payload.get("headless").and_then(Value::as_bool).unwrap_or(false);
     let output_schema = match payload.get("output_schema") {
         None | Some(Value::Null) => None,
@@ -174,6 +178,8 @@ mod tests {
         assert!(sent(json!({"session_id": "s", "message": "", "askuser_answer": {"tool_call_id": "t"}})).is_ok());
         assert!(sent(json!({"session_id": "s", "message": "x", "askuser_answer": []})).is_err());
         assert!(sent(json!({"session_id": "s", "message": "x", "output_schema": "string"})).is_err());
+        let named = |bytes| sent(json!({"session_id": "s", "message": "x", "model": "m".repeat(bytes)}));
+        assert!(matches!(named(257), Err(Refusal::Invalid(why)) if why.contains("`model`")) && named(256).is_ok());
         let schema = sent(json!({"session_id": "s", "message": "x", "output_schema": {"type": "object"}})).unwrap().output_schema;
         assert_eq!(schema.unwrap().as_str(), r#"{"type":"object"}"#);
     }

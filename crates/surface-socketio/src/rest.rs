@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get};
 use axum::{Json, Router};
-use interline_hub::{Access, Filter, NewSession, RunStatus, Session, SessionInfo};
+use interline_hub::{Access, Filter, MAX_MODEL_BYTES, NewSession, RunStatus, Session, SessionInfo};
 use interline_model::{SessionId, Text};
 use serde_json::{Map, Value, json};
 
@@ -90,6 +90,9 @@ async fn create(State(shell): State<Arc<Shell>>, caller: Caller, body: Body) -> 
         Some(_) => return Err(invalid("intent", "Input should be a valid string")),
     };
     let model = request.get("model").and_then(Value::as_str).filter(|model| !model.is_empty()).map(|model| Text::from(model.to_owned()));
+    if model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
+        return Err(invalid("model", "String should have at most 256 bytes"));
+    }
     let labels = request.into_iter().filter(|(name, value)| LABELS.contains(&name.as_str()) && !value.is_null()).collect();
     let session = shell.hub.create_session(&caller.0, NewSession { title, model, labels, ..NewSession::default() })?;
     let id = session.id().as_str();

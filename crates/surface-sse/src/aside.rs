@@ -38,7 +38,7 @@ pub(crate) fn tell(ink: &mut Ink, items: &mut Vec<Block>, lane: &Lane, turn: Opt
         What::ToolInput { call, input } if lane.is_root() => aside("tool_input", &|out| {
             member(out, "call_id", call.as_str());
             out.push_str(",\"arguments\":");
-            write_arguments(out, Some(input), form);
+            write_arguments(out, Some(input), form, room);
         }),
         What::Notice { level, code, text } => aside("notice", &|out| {
             member(out, "level", level_word(*level));

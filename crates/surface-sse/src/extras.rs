@@ -5,6 +5,7 @@
 
 use interline_model::{Ask, AskKind, FailureKind, Json, Millis, RunEnd, Usage, write_json_string};
 
+use crate::escape::within;
 use crate::moment::rfc3339;
 
 /// How much more than the documented vocabulary a client wants.
@@ -60,18 +61,21 @@ pub struct AskLimits {
 }
 
 /// What a frontend needs to draw an ask: its kind, the sentence, the labels, until when (sse.md §4.2).
-pub(crate) fn ask(out: &mut String, ask: &Ask, at: Millis, limits: Option<AskLimits>) {
+pub(crate) fn ask(out: &mut String, ask: &Ask, at: Millis, limits: Option<AskLimits>, room: usize) {
     if let Some(call) = &ask.call {
         out.push_str(",\"call_id\":");
         write_json_string(out, call.as_str());
     }
     if let Some(prompt) = ask.message.as_ref().or_else(|| ask.questions.first().map(|asked| &asked.question)) {
         out.push_str(",\"prompt\":");
-        write_json_string(out, prompt);
+        write_json_string(out, within(prompt, room));
     }
     // One label answers one question; several are told apart in `arguments.questions` only.
     let labels = match ask.questions.as_slice() {
-        [only] => only.options.as_slice(),
+        // A label that is cut answers nothing, so none is shown where not all fit.
+        [only] if only.options.iter().map(|choice| choice.label.len().saturating_mul(6).saturating_add(3)).sum::<usize>() <= room => {
+            only.options.as_slice()
+        }
         _ => &[],
     };
     let kind = match ask.kind {
@@ -97,7 +101,7 @@ pub(crate) fn ask(out: &mut String, ask: &Ask, at: Millis, limits: Option<AskLim
         && let Some(command) = ask.input.to_value().get("command").and_then(|command| command.as_str())
     {
         out.push_str(",\"command_text\":");
-        write_json_string(out, command);
+        write_json_string(out, within(command, room));
     }
 }
 
@@ -172,7 +176,7 @@ mod tests {
                 questions,
                 suggestions: None,
             };
-            written(|out| ask(out, &request, 1000, Some(AskLimits { permission_ms: 1000, form_ms: 60_000 })))
+            written(|out| ask(out, &request, 1000, Some(AskLimits { permission_ms: 1000, form_ms: 60_000 }), 4096))
         };
         let soon = r#""expires_at":"1970-01-01T00:00:02.000Z""#;
         for (told, expected) in [

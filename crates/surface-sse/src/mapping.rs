@@ -132,7 +132,7 @@ impl SseWriter {
                     out.push_str(",\"call_id\":");
                     write_json_string(out, call.as_str());
                     out.push_str(",\"arguments\":");
-                    write_arguments(out, input.as_ref(), form);
+                    write_arguments(out, input.as_ref(), form, room);
                 });
             }
             What::ToolOutput { call, delta } if run.is_open(call) => {
@@ -211,16 +211,18 @@ impl SseWriter {
             AskKind::Form | AskKind::Link => "elicitation",
         };
         let Options { arguments: form, extras, ask_limits, .. } = self.options;
-        let at = self.at;
+        let (at, room) = (self.at, self.room());
+        // What else is told of the ask can be as long as its arguments.
+        let (room, more) = if extras.has_fields() { (room / 2, room / 6) } else { (room, 0) };
         self.ink.put(items, Kind::Event, |out| {
             out.push_str("{\"type\":\"approval_request\",\"request_id\":");
             write_json_string(out, ask.id.as_str());
             out.push_str(",\"tool_name\":");
             write_json_string(out, tool_name);
             out.push_str(",\"arguments\":");
-            write_arguments(out, Some(&ask.input), form);
+            write_arguments(out, Some(&ask.input), form, room);
             if extras.has_fields() {
-                extras::ask(out, ask, at, ask_limits);
+                extras::ask(out, ask, at, ask_limits, more);
             }
         });
     }
@@ -328,7 +330,9 @@ impl Run {
     }
 }
 
-pub(crate) fn write_arguments(out: &mut String, input: Option<&Json>, form: ArgumentsForm) {
+/// A tool's input. One that is longer than `room` once written, or nested more deeply than clients' parsers go, is replaced by an object
+/// that says so: half of an object is none, and an event beyond the cap is lost whole (sse.md §5.4 rule 6).
+pub(crate) fn write_arguments(out: &mut String, input: Option<&Json>, form: ArgumentsForm, room: usize) {
     let empty = Json::empty_object();
     let input = input.unwrap_or(&empty);
     let wrapped;
@@ -338,10 +342,49 @@ pub(crate) fn write_arguments(out: &mut String, input: Option<&Json>, form: Argu
         wrapped = input.clone().into_object();
         &wrapped
     };
-    match form {
-        ArgumentsForm::Object => splice_json(out, input.as_str()),
-        ArgumentsForm::String => write_json_string(out, input.as_str()),
+    let write = |out: &mut String, json: &str| match form {
+        ArgumentsForm::Object => splice_json(out, json),
+        ArgumentsForm::String => write_json_string(out, json),
+    };
+    let bytes = input.as_str().len();
+    let begin = out.len();
+    let why = if bytes <= room && is_deep(input.as_str()) {
+        format!("arguments nested more than {DEEPEST} levels deep are left out")
+    } else {
+        if bytes <= room {
+            write(out, input.as_str());
+        }
+        if bytes <= room && out.len().saturating_sub(begin) <= room {
+            return;
+        }
+        out.truncate(begin);
+        format!("arguments of {bytes} bytes are left out; the cap is sse.max_event_bytes")
+    };
+    write(out, &format!("{{\"truncated\":\"{why}\"}}"));
+}
+
+/// Lists and objects within each other that are passed on. Parsers of many languages stop somewhere between this and twice as many.
+const DEEPEST: usize = 512;
+
+/// Whether JSON is nested more deeply than that.
+fn is_deep(json: &str) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                if depth > DEEPEST {
+                    return true;
+                }
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
     }
+    false
 }
 
 /// A result longer than `room` is cut before it is numbered, and says so (sse.md §5.4 rule 6).

@@ -382,6 +382,49 @@ fn a_sub_agent_speaks_through_the_call_that_it_works_for() {
 }
 
 #[test]
+fn huge_or_bottomless_arguments_are_left_out_and_say_so() {
+    let long = format!(r#"{{"text":"{}"}}"#, "x".repeat(5000));
+    // Within the cap as it came, beyond it once written.
+    let separators = format!(r#"{{"text":"{}"}}"#, "\u{2028}".repeat(1100));
+    let nested = |levels: usize| format!(r#"{{"a":{}{}}}"#, "[".repeat(levels - 1), "]".repeat(levels - 1));
+    let brackets = format!(r#"{{"text":"\\\"{}"}}"#, "[".repeat(1000));
+    for (extras, form) in [
+        (Extras::Off, ArgumentsForm::Object),
+        (Extras::Off, ArgumentsForm::String),
+        (Extras::Fields, ArgumentsForm::Object),
+        (Extras::Events, ArgumentsForm::String),
+    ] {
+        let options = Options { max_event_bytes: 4096, arguments: form, extras, ..Options::default() };
+        let shown = |input: &str| -> Vec<Value> {
+            let mut request = ask(AskKind::Permission, "exec", input);
+            if let What::AskRaised(ask) = &mut request {
+                ask.message = Some("why ".repeat(3000).into());
+            }
+            let told = lines_with(options.clone(), vec![tool("c", Some(input)), request]);
+            assert!(told.iter().all(|json| json.len() <= 4096), "{told:?}");
+            let events = told.iter().map(|json| serde_json::from_str::<Value>(json).unwrap());
+            let arguments = events.filter(|event| event["type"] != "turn_start").map(|event| match &event["arguments"] {
+                Value::String(text) => serde_json::from_str(text).unwrap(),
+                object => object.clone(),
+            });
+            arguments.collect()
+        };
+        for input in [&long, &separators] {
+            let why = format!("arguments of {} bytes are left out; the cap is sse.max_event_bytes", input.len());
+            let expected = serde_json::json!({"truncated": why});
+            let shown = shown(input);
+            // In a string the separators are no longer than in an object.
+            assert_eq!(shown, [expected.clone(), expected], "{extras:?} {form:?}");
+        }
+        let why = "arguments nested more than 512 levels deep are left out";
+        assert_eq!(shown(&nested(513))[0], serde_json::json!({"truncated": why}));
+        assert_eq!(shown(&brackets)[0]["text"].as_str().unwrap().len(), 1002);
+    }
+    let told = lines(vec![tool("c", Some(&nested(512)))]);
+    assert!(told[1].contains(&nested(512)), "the most is passed on");
+}
+
+#[test]
 fn a_huge_result_is_cut_and_says_so_and_huge_text_is_split() {
     for extras in [Extras::Off, Extras::Fields, Extras::Events] {
         huge_text(Options { max_event_bytes: 4096, extras, ..Options::default() });
@@ -527,7 +570,7 @@ proptest! {
         };
         let items = blocks(options.clone(), &events);
         prop_assert_eq!(grammar(&items), Ok(()));
-        // Names and inputs are told whole.
+        // Names are told whole.
         let whole = |json: &String| json.starts_with(r#"{"type":"approval_request""#);
         prop_assert!(json(&items).iter().all(|json| json.len() <= options.max_event_bytes || whole(json)), "an event is too large");
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use interline_hub::MAX_MODEL_BYTES;
 use interline_model::{Part, Text};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -73,7 +74,7 @@ impl RunRequest {
         systems.retain(|text| !text.trim().is_empty());
         Ok(Self {
             actor: text_member(&body, "actor", "actor")?,
-            model: text_member(&body, "model", "model")?,
+            model: model(&body)?,
             session,
             system_prompt: (!systems.is_empty()).then(|| systems.join("\n\n").into()),
             history,
@@ -157,6 +158,14 @@ fn text_member(object: &Map<String, Value>, name: &str, alias: &str) -> Result<O
         Some(Value::String(text)) => Ok(Some(Text::from(&**text)).filter(|text| !text.is_empty())),
         Some(_) => Err(Refusal::Unprocessable(format!("`{name}` must be a string"))),
     }
+}
+
+fn model(body: &Map<String, Value>) -> Result<Option<Text>, Refusal> {
+    let model = text_member(body, "model", "model")?;
+    if model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
+        return Err(Refusal::Unprocessable(format!("`model` must be at most {MAX_MODEL_BYTES} bytes")));
+    }
+    Ok(model)
 }
 
 fn read_message(message: &Value, at: &str) -> Result<(Speaker, Vec<Part>), Refusal> {
@@ -345,6 +354,9 @@ mod tests {
             assert!(refusal.to_string().contains(word), "{body}: {refusal}");
             assert_eq!(refusal.into_response().status(), status, "{body}");
         }
+        let named = |bytes| RunRequest::parse(format!(r#"{{"model":"{}","messages":[{{"content":"x"}}]}}"#, "m".repeat(bytes)).as_bytes());
+        assert!(matches!(named(257), Err(Refusal::Unprocessable(why)) if why.contains("`model`")));
+        assert_eq!(named(256).unwrap().model.map(|model| model.len()), Some(256));
         assert!(matches!(RunRequest::parse(b"{\"a\":\"\xff\"}"), Err(Refusal::InvalidJson(_))));
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(matches!(RunRequest::parse(format!("{{\"messages\":{deep}}}").as_bytes()), Err(Refusal::InvalidJson(_))));

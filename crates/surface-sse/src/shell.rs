@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, delete, get, post};
 use bytes::Bytes;
-use interline_hub::{AskConfig, Hub, Projection, Session, StartRun, Surface};
+use interline_hub::{AskConfig, Hub, Projection, Session, StartError, StartRun, Surface};
 use interline_model::{CellName, RunId, SessionId, Text};
 
 use crate::body::{self, Framing, Reading};
@@ -45,8 +45,9 @@ impl Surface for SseSurface {
 /// The routes of this surface, all under `/cells`, serving the sessions of `hub`.
 pub fn router(hub: Arc<Hub>, config: Config) -> Router {
     let shell = Arc::new(Shell { hub, config });
-    let routes: [(&str, MethodRouter<Arc<Shell>>); 19] = [
+    let routes: [(&str, MethodRouter<Arc<Shell>>); 20] = [
         ("/cells", get(lists::cells)),
+        ("/cells//{*rest}", any(no_cell)),
         ("/cells/{cell}", get(lists::cell)),
         ("/cells/{cell}/run", post(start)),
         ("/cells/{cell}/runs", get(lists::runs)),
@@ -81,6 +82,11 @@ pub fn router(hub: Arc<Hub>, config: Config) -> Router {
 
 async fn wrong_method() -> Refusal {
     Refusal::MethodNotAllowed
+}
+
+/// A cell without a name, which nobody has.
+async fn no_cell(_: Caller) -> Refusal {
+    StartError::CellNotFound(CellName::from("")).into()
 }
 
 async fn wrong_path() -> Refusal {

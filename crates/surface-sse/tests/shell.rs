@@ -636,3 +636,16 @@ async fn why_events_are_there_is_told_where_the_config_allows_it() {
     let notice = told.as_array().unwrap().iter().find(|entry| entry["event"]["type"] == "notice").unwrap();
     assert_eq!(notice.get("seq"), None);
 }
+
+#[tokio::test]
+async fn a_cell_without_a_name_is_no_cell() {
+    let server = Server::guarded(Config::default()).await;
+    let alpha = ("Authorization", "Bearer alpha");
+    for (method, path) in
+        [("POST", "/cells//run"), ("GET", "/cells//runs"), ("GET", "/cells//runs/x/events"), ("GET", "/cells//sessions/x/plan")]
+    {
+        assert_eq!(server.send(method, path, &[], "").await.status, 401, "{path}");
+        let answer = server.send(method, path, &[alpha], "").await;
+        assert_eq!((answer.status, answer.json().await["kind"].as_str()), (404, Some("cell_not_found")), "{path}");
+    }
+}

@@ -10,7 +10,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use http::{HeaderMap, StatusCode};
-use interline_hub::{Access, Denied, NewSession, RunStatus, Session, StartError, StartRun};
+use interline_hub::{Access, Denied, MAX_MODEL_BYTES, NewSession, RunStatus, Session, StartError, StartRun};
 use interline_model::{Millis, Part, RunId, SessionId, Text};
 use serde::{Deserialize, Serialize};
 
@@ -223,6 +223,9 @@ async fn try_create(shell: &Shell, request: Request) -> Result<Response, CloudEr
     };
     let session = create.thread_id.as_deref().and_then(|id| thread(shell, &access, id));
     let model = filled(create.model.as_deref());
+    if model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
+        return Err(CloudError::bad_request("bad_model", format!("model takes at most {MAX_MODEL_BYTES} bytes")));
+    }
     let input = input(create.prompt.as_deref(), create.images.unwrap_or_default());
     let (target, created_at) = if input.is_empty() {
         // Nothing runs (native-ws.md §2.2). The session's own id is the native session: its stream is open and silent until
