@@ -150,3 +150,61 @@ async fn a_server_that_does_not_listen_any_more_says_so() {
     let deaf = timeout(Duration::from_secs(1), app.deaf()).await.unwrap();
     assert!(deaf.to_string().starts_with("no connection is accepted any more: "), "{deaf}");
 }
+
+/// Every integer key, at 0, at the least, and at the most that is let through: whatever the config takes, nothing panics with.
+#[tokio::test]
+async fn no_number_makes_anything_panic() {
+    static PANICS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // A failed assertion of another test is no panic of the program.
+        if panic.location().is_none_or(|place| !place.file().contains("tests")) {
+            PANICS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        before(panic);
+    }));
+    let defaults = toml::Table::try_from(crate::config::Config::default()).unwrap();
+    let sections =
+        defaults.iter().flat_map(|(section, keys)| keys.as_table().unwrap().iter().map(move |(key, value)| (section, key, value)));
+    let mut tried = 0;
+    for (section, key, _) in sections.filter(|(.., value)| value.is_integer()) {
+        for value in ["0", "1", "1_000_000_000_000", "9_223_372_036_854_775_807"] {
+            let text = format!("{OPEN}[{section}]\n{key} = {value}\n");
+            let Ok(checked) = from_layers(&[Layer::file("interline.toml", text)]) else { continue };
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut app = App::start(checked, listener, Router::new()).unwrap();
+            try_everything(app.address()).await;
+            let alive = timeout(Duration::from_millis(1), app.deaf()).await.is_err();
+            assert!(alive && PANICS.load(std::sync::atomic::Ordering::Relaxed) == 0, "{section}.{key} = {value}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 100, "{tried}");
+}
+
+/// A little of all surfaces. What is answered does not matter.
+async fn try_everything(address: SocketAddr) {
+    const SOCKET: &str =
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+    let run = r#"{"messages":[{"role":"user","content":"x"}]}"#;
+    let chat = r#"{"mode":"chat","prompt":"x","thread_id":"11111111-1111-4111-8111-111111111111"}"#;
+    let requests = [
+        ("POST /cells/c/run", "", run),
+        ("POST /v1/agent/sessions", "", chat),
+        ("GET /v1/agent/sessions/11111111-1111-4111-8111-111111111111/stream", &*format!("{SOCKET}Authorization: Bearer x\r\n"), ""),
+        ("GET /socket.io/?EIO=4&transport=websocket", SOCKET, ""),
+        ("GET /socket.io/?EIO=4&transport=polling", "", ""),
+    ];
+    for (line, headers, body) in requests {
+        let Ok(mut stream) = TcpStream::connect(address).await else { continue };
+        let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len());
+        let _ = stream.write_all(request.as_bytes()).await;
+        let mut some = [0; 512];
+        let _ = timeout(Duration::from_millis(200), stream.read(&mut some)).await;
+        if line.contains("websocket") {
+            // A CONNECT packet, masked with zeros.
+            let _ = stream.write_all(b"\x81\x82\0\0\0\x0040").await;
+            let _ = timeout(Duration::from_millis(20), stream.read(&mut some)).await;
+        }
+    }
+}
