@@ -8,6 +8,7 @@
 //! | `inbound` | what one socket may say |
 //! | `cors` | which pages may come, and what they hear |
 //! | `socket` | the upgrade and the pump |
+//! | `paced` | reading no faster than can be written |
 //! | `tokens` | session tokens |
 //! | `connects` | which runs had their first connect |
 //! | `replies` | the answers' shapes |
@@ -18,6 +19,7 @@ mod connects;
 mod cors;
 mod feed;
 mod inbound;
+mod paced;
 mod replies;
 mod socket;
 mod tokens;

@@ -186,7 +186,7 @@ async fn either_id_names_the_stream_and_a_sessions_numbers_go_on_over_its_runs()
     assert_eq!(stand.stream(&by_hex, "").await.run().await.len(), 3);
     let two = stand.create(&json!({ "mode": "chat", "prompt": format!("gate\n{}\n{RESULT}", text(9)), "thread_id": one.thread })).await;
     assert_eq!((&two.thread, two.id == one.id), (&one.thread, false));
-    let session = Native { id: one.thread.clone(), ..two.clone() };
+    let session = stand.whole_session(&one).await;
     let mut whole = stand.stream(&session, "&since_seq=2").await;
     assert_eq!(whole.run().await, [RESULT]);
     stand.script.open();
@@ -398,6 +398,35 @@ async fn streams_are_checked_in_the_documented_order() {
     assert!(Socket::dial(&path(&id(&alice), ""), ALICE).await.is_ok());
     let plain = get(&stand.http(&format!("/v1/agent/sessions/{}/stream?session_token={}", id(&alice), token(&alice))), "").await;
     assert_eq!((plain.status, plain.body.as_str()), (400, "Bad Request\n"));
+}
+
+#[tokio::test]
+async fn a_token_opens_what_it_was_given_out_for() {
+    let stand = Stand::open().await;
+    let one = stand.run(&format!("texts 1\n{RESULT}")).await;
+    let body = json!({ "mode": "chat", "prompt": format!("texts 2\n{RESULT}"), "thread_id": one.thread });
+    assert_eq!(stand.stream(&one, "").await.run().await.len(), 2);
+    let two = stand.create(&body).await;
+    let session = stand.whole_session(&one).await;
+    let hex = |native: &Native| format!("run-{}", native.id.replace('-', ""));
+    let with = |id: &str, token: &str| Native { id: id.to_owned(), token: token.to_owned(), ..one.clone() };
+    // Not the thread, nor another run of it, by a run's token; in the query or the header, for the stream or beside it.
+    for foreign in [with(&one.thread, &one.token), with(&two.id, &one.token), with(&hex(&two), &one.token), with(&one.id, &two.token)] {
+        let in_query = Socket::dial(&stand.ws(&foreign.path("")), "").await.err().unwrap();
+        let in_header = Socket::dial(&stand.ws(&format!("/v1/agent/sessions/{}/stream", foreign.id)), &foreign.token).await.err().unwrap();
+        for (status, body) in [in_query, in_header] {
+            assert_eq!((status, support::code(&body).as_str()), (401, "invalid_session_token"), "{foreign:?}");
+        }
+        for what in ["result", "elicitations"] {
+            let answer = get(&stand.http(&format!("/v1/agent/sessions/{}/{what}", foreign.id)), &foreign.token).await;
+            assert_eq!(answer.status, 404, "{foreign:?}");
+        }
+        let resumed = post(&stand.http(&format!("/v1/agent/sessions/{}/resume", foreign.id)), &foreign.token, "").await;
+        assert_eq!(resumed.status, 404, "{foreign:?}");
+    }
+    assert_eq!(stand.stream(&with(&hex(&one), &one.token), "&since_seq=1").await.run().await, [RESULT]);
+    assert_eq!(stand.stream(&session, "&since_seq=4").await.run().await, [RESULT]);
+    assert_eq!(stand.stream(&with(&hex(&two), &session.token), "&since_seq=2").await.run().await, [RESULT]);
 }
 
 #[tokio::test]

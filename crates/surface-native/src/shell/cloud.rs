@@ -154,10 +154,15 @@ fn state_of(status: RunStatus) -> &'static str {
 }
 
 impl Grant {
-    /// Whether it is for the id in a path, which names `target` if it names anything.
+    /// Whether it is for the id in a path, which names `target` if it names anything. A token is for what it was given out for: a run's
+    /// opens that run and not what else is said in its session; a session's opens the session, and each of its runs with it.
     fn covers(&self, id: &str, target: Option<&Target>) -> bool {
-        let names_itself = self.session.as_str() == id || (self.run.is_some() && self.run == id.parse().ok());
-        names_itself || (self.run.is_none() && target.is_some_and(|target| *target.session().id() == self.session))
+        match (self.run, target) {
+            (Some(run), Some(target)) => target.run() == Some(run),
+            (Some(run), None) => id.parse() == Ok(run),
+            (None, Some(target)) => *target.session().id() == self.session,
+            (None, None) => self.session.as_str() == id,
+        }
     }
 }
 

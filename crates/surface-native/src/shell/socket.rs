@@ -2,7 +2,7 @@
 //!
 //! The upgrade is made by hand, because the framework's own would bring a second WebSocket library (dependencies.md §1.3). Pings,
 //! deadlines and limits are those of native-ws.md §3.2. A socket has no queue: its feed is a position, so a client that does not read
-//! holds up its own task and nothing else, until its write deadline.
+//! holds up its own task and nothing else, until its write deadline. Nor do pongs and replies queue for it: it is not read, either.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,17 +30,21 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 use super::Shell;
 use super::feed::{Feed, Step};
 use super::inbound::{Inbound, Plane};
+use super::paced::Paced;
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type Socket = WebSocketStream<Paced<TokioIo<Upgraded>>>;
 
-/// Replies that may wait for the socket.
-const REPLIES: usize = 16;
+/// Replies that may wait for the socket. Each may be about as long as the longest message of the client.
+const REPLIES: usize = 2;
 
 /// Small, because most sockets are idle (dependencies.md §1.3).
 const READ_BUFFER: usize = 8 * 1024;
 
 /// Bytes gathered into one write.
 const WRITE_BUFFER: usize = 16 * 1024;
+
+/// Bytes that are read, beside the largest message, while the client does not read.
+const READ_AHEAD: usize = 16 * 1024;
 
 /// Bytes between two flushes: each has its own write deadline.
 const BURST: usize = 64 * 1024;
@@ -131,6 +135,7 @@ async fn serve(shell: &Shell, io: TokioIo<Upgraded>, feed: Feed, inbound: Inboun
         .max_write_buffer_size(limits.write_buffer)
         .max_message_size(Some(limits.message))
         .max_frame_size(Some(limits.message));
+    let io = Paced::new(io, limits.message.saturating_add(READ_AHEAD));
     let (mut sink, mut stream) = WebSocketStream::from_raw_socket(io, Role::Server, Some(settings)).await.split();
     let (replies, waiting) = mpsc::channel(REPLIES);
     let exit = tokio::select! {

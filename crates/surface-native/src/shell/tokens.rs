@@ -1,4 +1,4 @@
-//! Session tokens: short-lived secrets, each good for the streams of one native session (native-ws.md §1.2).
+//! Session tokens: short-lived secrets, each good for one native session, which is a run or a session (native-ws.md §1.2).
 //!
 //! They are random and mean nothing by themselves. What is kept of one is its hash.
 
@@ -22,7 +22,7 @@ pub(super) struct Grant {
     pub(super) access: Access,
     /// The session.
     pub(super) session: SessionId,
-    /// The run; `None` is every run of the session.
+    /// The run that it is for alone; `None` is the session with all its runs.
     pub(super) run: Option<RunId>,
 }
 

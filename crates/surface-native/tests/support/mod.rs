@@ -212,6 +212,14 @@ impl Stand {
         Native { id: member("session_id"), token: member("session_token"), thread: member("thread_id") }
     }
 
+    /// The session of a run, with a token for all of it.
+    pub(crate) async fn whole_session(&self, native: &Native) -> Native {
+        let answer = post(&self.http(&format!("/v1/agent/sessions/{}/refresh-token", native.thread)), "", "").await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let token = answer.json()["session_token"].as_str().unwrap().to_owned();
+        Native { id: native.thread.clone(), token, thread: native.thread.clone() }
+    }
+
     /// Opens a cloud stream; `query` is what follows the token.
     pub(crate) async fn stream(&self, native: &Native, query: &str) -> Socket {
         Socket::open(&self.ws(&native.path(query))).await
