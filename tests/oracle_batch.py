@@ -25,6 +25,8 @@ def judge(job, path):
         return {"diffs": oracle.compare(job["native"], job["surface"], path)}
     except oracle.Breach as breach:
         return {"breach": str(breach)}
+    except ValueError as error:
+        return {"breach": f"no JSON: {error}"}
 
 
 def main():

@@ -76,5 +76,6 @@ export async function run(main) {
   } catch (error) {
     fail(inspect(error));
   }
-  process.exit(0);
+  // A pipe takes megabytes one after another: what is still on its way would be lost with the process.
+  process.stdout.write("", () => process.exit(0));
 }
