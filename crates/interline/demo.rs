@@ -48,6 +48,9 @@ filter = "warn"
 [sse]
 explain = true
 
+[socketio]
+explain = true
+
 [[upstream]]
 name = "cloud"
 kind = "cloud"

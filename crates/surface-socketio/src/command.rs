@@ -9,11 +9,28 @@ use crate::refusal::Refusal;
 /// A client's event.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Command {
-    Subscribe(SessionId),
+    Subscribe(Subscribe),
     Unsubscribe(SessionId),
     Send(Message),
     Stop { session: SessionId, run: Option<String> },
     Compact(SessionId),
+}
+
+/// A `session:subscribe`.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Subscribe {
+    pub(crate) session: SessionId,
+    /// Raw events are wanted, and which (socketio.md §6.1).
+    pub(crate) raw: Option<RawFrom>,
+}
+
+/// From where on a socket wants raw events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawFrom {
+    /// The last `stream_sequence` that it has seen.
+    pub(crate) after: u64,
+    /// It was there before.
+    pub(crate) resume: bool,
 }
 
 /// A `chat:send`.
@@ -63,11 +80,20 @@ pub(crate) fn read(packet: &str) -> Result<Command, Unread> {
     let session = payload.get("session_id").and_then(Value::as_str).filter(|id| !id.is_empty()).map(|id| SessionId::from(id.to_owned()));
     let Some(session) = session else { return Err(bare(Refusal::Incomplete)) };
     Ok(match name.as_str() {
-        "session:subscribe" => Command::Subscribe(session),
+        "session:subscribe" => Command::Subscribe(Subscribe { session, raw: raw_from(&payload) }),
         "session:unsubscribe" => Command::Unsubscribe(session),
         "chat:compact" => Command::Compact(session),
         "chat:stop" => Command::Stop { session, run: payload.get("chat_run_id").and_then(Value::as_str).map(str::to_owned) },
         _ => Command::Send(message(session.clone(), &mut payload).map_err(|refusal| Unread { refusal, session: Some(session) })?),
+    })
+}
+
+/// Of the formats only `raw` is one of its own. What is no number is none.
+fn raw_from(payload: &Map<String, Value>) -> Option<RawFrom> {
+    let raw = payload.get("event_format").and_then(Value::as_str) == Some("raw");
+    raw.then(|| RawFrom {
+        after: payload.get("after_sequence").and_then(Value::as_u64).unwrap_or(0),
+        resume: payload.get("resume").and_then(Value::as_bool).unwrap_or(false),
     })
 }
 
@@ -196,6 +222,20 @@ mod tests {
         assert!(matches!(refused(&deep), Refusal::Invalid(_)));
         let unread = read(r#"["chat:send",{"session_id":"s","message":""}]"#).unwrap_err();
         assert_eq!(unread.session, Some(SessionId::from("s")));
+    }
+
+    #[test]
+    fn a_subscription_may_be_raw() {
+        let subscribed = |payload: Value| match read(&json!(["session:subscribe", payload]).to_string()) {
+            Ok(Command::Subscribe(subscribe)) => subscribe.raw,
+            other => panic!("{other:?}"),
+        };
+        let raw = |after, resume| Some(RawFrom { after, resume });
+        assert_eq!(subscribed(json!({"session_id": "s"})), None);
+        assert_eq!(subscribed(json!({"session_id": "s", "event_format": null, "after_sequence": 4})), None);
+        assert_eq!(subscribed(json!({"session_id": "s", "event_format": "raw"})), raw(0, false));
+        assert_eq!(subscribed(json!({"session_id": "s", "event_format": "raw", "after_sequence": 7, "resume": true})), raw(7, true));
+        assert_eq!(subscribed(json!({"session_id": "s", "event_format": "raw", "after_sequence": -1, "resume": null})), raw(0, false));
     }
 
     #[test]

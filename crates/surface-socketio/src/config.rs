@@ -24,6 +24,10 @@ pub struct Config {
     pub snapshot_ms: u64,
     /// Bytes up to which a turn is shown whole every time; a larger one when it has grown by a sixteenth.
     pub snapshot_bytes: usize,
+    /// Milliseconds between two batches of `turn:events` to one socket, at least.
+    pub raw_batch_ms: u64,
+    /// Whether `GET …/messages?explain=1` tells which messages of the upstream, and which rules, caused each event of a turn.
+    pub explain: bool,
     /// Milliseconds between two heartbeats.
     pub ping_interval_ms: u64,
     /// Milliseconds in which a client has to answer a heartbeat.
@@ -78,6 +82,8 @@ impl Default for Config {
             context_window,
             snapshot_ms,
             snapshot_bytes,
+            raw_batch_ms: 200,
+            explain: false,
             ping_interval_ms: 25_000,
             ping_timeout_ms: 20_000,
             connect_timeout_ms: 45_000,

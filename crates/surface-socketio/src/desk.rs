@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use interline_hub::{Access, Projection, RunStatus, Session, StartRun, Stopped};
 use interline_model::{Actor, RunId, SessionId, Text};
@@ -9,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::command::{Command, Message, Unread, read};
+use crate::command::{Command, Message, RawFrom, Unread, read};
 use crate::inbox::{Inbox, Packet};
 use crate::mapping::intent_of;
 use crate::outlet::{Gone, Outlet};
@@ -18,12 +19,18 @@ use crate::shell::{SURFACE, Shell};
 use crate::subscription::{Beginning, follow};
 use crate::{Chosen, PendingQuestion, SocketWriter, answer, answer_in_words};
 
+/// A subscription of this socket.
+pub(crate) struct Subscribed {
+    stop: CancellationToken,
+    raw: bool,
+}
+
 /// One socket's side of everything.
 pub(crate) struct Desk {
     pub(crate) shell: Arc<Shell>,
     pub(crate) inbox: Inbox,
     pub(crate) outlet: Arc<Outlet>,
-    pub(crate) subscriptions: HashMap<SessionId, CancellationToken>,
+    pub(crate) subscriptions: HashMap<SessionId, Subscribed>,
 }
 
 impl Desk {
@@ -56,7 +63,7 @@ impl Desk {
             Err(Unread { refusal, session }) => return self.refuse(ack, session.as_ref(), &refusal).await,
         };
         let (session, done) = match command {
-            Command::Subscribe(id) => (id.clone(), self.subscribe(ack, &id).await),
+            Command::Subscribe(wanted) => (wanted.session.clone(), self.subscribe(ack, &wanted.session, wanted.raw).await),
             Command::Unsubscribe(id) => (id.clone(), self.unsubscribe(ack, &id).await),
             Command::Stop { session, run } => (session.clone(), self.stop(ack, &session, run.as_deref()).await),
             Command::Compact(id) => (id.clone(), self.compact(&id)),
@@ -88,9 +95,18 @@ impl Desk {
         self.shell.hub.session(self.access(), id).ok_or(Refusal::AccessDenied)
     }
 
-    async fn subscribe(&mut self, ack: Option<i64>, id: &SessionId) -> Result<Result<(), Gone>, Refusal> {
+    async fn subscribe(&mut self, ack: Option<i64>, id: &SessionId, raw: Option<RawFrom>) -> Result<Result<(), Gone>, Refusal> {
         let session = self.session(id)?;
-        let beginning = self.beginning(&session)?;
+        let beginning = match raw {
+            Some(from) => self.raw_beginning(&session, from)?,
+            None => self.beginning(&session)?,
+        };
+        // A socket gets one family of events: raw ones take the place of turns (socketio.md §6.1).
+        if beginning.is_some()
+            && let Some(before) = self.subscriptions.remove(id)
+        {
+            before.stop.cancel();
+        }
         let told = self.outlet.hold().await.ack(ack, &json!({"status": "ok", "ok": true, "session_id": id.as_str()})).await;
         self.begin(id, beginning);
         Ok(told)
@@ -108,10 +124,23 @@ impl Desk {
         Ok(Some(Beginning::now(&self.shell.projection(session))))
     }
 
+    /// The same for raw events, which a subscription to turns makes room for.
+    fn raw_beginning(&self, session: &Session, from: RawFrom) -> Result<Option<Beginning>, Refusal> {
+        match self.subscriptions.get(session.id()) {
+            Some(subscribed) if subscribed.raw => return Ok(None),
+            None if self.subscriptions.len() >= self.shell.config.max_subscriptions => {
+                return Err(Refusal::TooManySubscriptions(self.shell.config.max_subscriptions));
+            }
+            _ => {}
+        }
+        let pause = Duration::from_millis(self.shell.config.raw_batch_ms);
+        Ok(Some(Beginning::raw(session.id().clone(), &self.shell.raw_projection(session), from, pause)))
+    }
+
     fn begin(&mut self, id: &SessionId, beginning: Option<Beginning>) {
         let Some(beginning) = beginning else { return };
         let stop = CancellationToken::new();
-        self.subscriptions.insert(id.clone(), stop.clone());
+        self.subscriptions.insert(id.clone(), Subscribed { stop: stop.clone(), raw: beginning.is_raw() });
         let counted = self.shell.telemetry.subscription();
         let following = follow(beginning, self.outlet.clone(), stop, self.shell.hub.closing().clone());
         self.shell.tasks.spawn(async move {
@@ -121,8 +150,8 @@ impl Desk {
     }
 
     async fn unsubscribe(&mut self, ack: Option<i64>, id: &SessionId) -> Result<Result<(), Gone>, Refusal> {
-        if let Some(stop) = self.subscriptions.remove(id) {
-            stop.cancel();
+        if let Some(subscribed) = self.subscriptions.remove(id) {
+            subscribed.stop.cancel();
         }
         Ok(self.outlet.hold().await.ack(ack, &json!({"status": "ok", "ok": true, "session_id": id.as_str()})).await)
     }

@@ -37,6 +37,8 @@ mod cors;
 #[cfg(feature = "io")]
 mod desk;
 #[cfg(feature = "io")]
+mod explain;
+#[cfg(feature = "io")]
 mod inbox;
 #[cfg(feature = "io")]
 mod outlet;

@@ -7,6 +7,8 @@ use interline_model::{
     Text, Usage, What, Writer,
 };
 
+#[cfg(feature = "io")]
+use crate::object::Object;
 use crate::object::{object, write_array, write_object};
 use crate::options::Options;
 use crate::patch::{Snapshot, Speech};
@@ -167,6 +169,19 @@ impl SocketWriter {
     pub fn messages_json(&self) -> Json {
         let mut out = String::new();
         write_array(&mut out, &self.turns, |out, turn| write_object(out, |object| turn.write(object)));
+        Json::written(out)
+    }
+
+    /// The same, with further members in each turn, written by `more`, which is told the `turn_id`.
+    #[cfg(feature = "io")]
+    pub(crate) fn messages_with(&self, mut more: impl FnMut(&mut Object<'_>, &str)) -> Json {
+        let mut out = String::new();
+        write_array(&mut out, &self.turns, |out, turn| {
+            write_object(out, |object| {
+                turn.write(object);
+                more(object, &turn.turn_id);
+            });
+        });
         Json::written(out)
     }
 

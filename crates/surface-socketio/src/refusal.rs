@@ -109,6 +109,8 @@ pub(crate) enum Problem {
     Unauthorized(&'static str),
     #[error("Pages from this origin may not do this: add it to [cors] origins")]
     ForeignOrigin,
+    #[error("Explaining is off: `socketio.explain` in the config turns it on")]
+    Unexplained,
     #[error("{0} not found")]
     NotFound(&'static str),
     #[error("Method Not Allowed")]
@@ -131,7 +133,7 @@ impl Problem {
     fn status(&self) -> StatusCode {
         match self {
             Self::Unauthorized(_) => StatusCode::UNAUTHORIZED,
-            Self::ForeignOrigin => StatusCode::FORBIDDEN,
+            Self::ForeignOrigin | Self::Unexplained => StatusCode::FORBIDDEN,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::refusal::Problem;
 use crate::shell::Shell;
-use crate::{SessionStatus, bearer, stock, timestamp};
+use crate::{SessionStatus, bearer, explain, stock, timestamp};
 
 /// Sessions on one page of a list.
 const PAGE: usize = 20;
@@ -152,8 +152,22 @@ async fn rename(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<
     Ok(Json(session_value(&caller, &session.info())).into_response())
 }
 
-async fn messages(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<String>) -> Answer {
+async fn messages(
+    State(shell): State<Arc<Shell>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Answer {
     let session = caller.session(&shell, &id)?;
+    let asked = query.iter().any(|(name, value)| name == "explain" && matches!(value.as_str(), "" | "1" | "true" | "yes" | "on"));
+    if asked && !shell.config.explain {
+        return Err(Problem::Unexplained);
+    }
+    if asked {
+        // As long as the session is, so not where other clients wait for their turn.
+        let reading = tokio::task::spawn_blocking(move || explain::messages(&shell, &session));
+        return reading.await.map(written).map_err(|_| Problem::Unavailable("The session could not be read".to_owned()));
+    }
     Ok(written(shell.projection(&session).with(|writer, _| writer.messages_json())))
 }
 

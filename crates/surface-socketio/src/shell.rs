@@ -20,7 +20,7 @@ use crate::desk::Desk;
 use crate::inbox::{Inbox, Received};
 use crate::outlet::{MIN_OUTBOX, Outlet};
 use crate::telemetry::Telemetry;
-use crate::{SocketWriter, cors, rest};
+use crate::{RawWriter, SocketWriter, cors, rest};
 
 /// The surface's name in facts and logs.
 pub(crate) const SURFACE: &str = "socketio";
@@ -128,6 +128,12 @@ impl Shell {
         // Asked before: the session is locked while it makes the writer.
         let title = session.info().title;
         session.projection("", || SocketWriter::new(self.config.options()).titled(title))
+    }
+
+    /// The session as sockets get it that asked for raw events.
+    pub(crate) fn raw_projection(&self, session: &Session) -> Arc<Projection<RawWriter>> {
+        let title = session.info().title;
+        session.projection("", || RawWriter::new(self.config.options()).titled(title))
     }
 
     /// Before the CONNECT reply: who is it? Everything that receives is in place before the client may send (guard: lost first packets).

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interline_hub::{Projection, Tail};
+use interline_model::SessionId;
 use tokio_util::sync::CancellationToken;
 
+use crate::command::RawFrom;
 use crate::outlet::{Gone, Outlet};
-use crate::{SocketEvent, SocketWriter};
+use crate::{RawItem, RawWriter, SocketEvent, SocketWriter, batch};
 
 /// Events taken out of the session at a time.
 const BATCH: usize = 64;
@@ -15,32 +17,122 @@ const BATCH: usize = 64;
 /// How long a subscription may still send once the server is closing.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Where a subscription begins: what a late subscriber must know, and the position right behind it. Both are taken in one look, so nothing is
-/// missed and nothing comes twice (socketio.md §4.10).
-pub(crate) struct Beginning {
-    snapshot: Vec<SocketEvent>,
-    tail: Tail<SocketWriter>,
+/// Where a subscription begins, and in which words it goes on: turns or raw events, never both.
+pub(crate) enum Beginning {
+    /// What a late subscriber must know, and the position right behind it. Both are taken in one look, so nothing is missed and nothing comes
+    /// twice (socketio.md §4.10).
+    Turns {
+        snapshot: Vec<SocketEvent>,
+        tail: Tail<SocketWriter>,
+    },
+    Raw(RawFeed),
+}
+
+/// Raw events of a session from some point on.
+pub(crate) struct RawFeed {
+    session: SessionId,
+    tail: Tail<RawWriter>,
+    /// Up to which `stream_sequence` the chat that comes first has been seen.
+    seen: u64,
+    /// How long to wait between batches.
+    pause: Duration,
+    /// The last thing sent was a batch.
+    batched: bool,
 }
 
 impl Beginning {
     pub(crate) fn now(projection: &Arc<Projection<SocketWriter>>) -> Self {
         let (snapshot, position) = projection.with(|writer, position| (writer.late_subscriber(), position));
-        Self { snapshot, tail: projection.tail(position) }
+        Self::Turns { snapshot, tail: projection.tail(position) }
+    }
+
+    /// What raw clients missed is in the session's items, so their late subscription is a position in them.
+    pub(crate) fn raw(session: SessionId, projection: &Arc<Projection<RawWriter>>, from: RawFrom, pause: Duration) -> Self {
+        let (owed, position) = projection.with(|writer, position| (writer.owed_from(from.after, from.resume), position));
+        let seen = if owed.is_some() { from.after } else { 0 };
+        Self::Raw(RawFeed { session, tail: projection.tail(owed.unwrap_or(position)), seen, pause, batched: false })
+    }
+
+    pub(crate) fn is_raw(&self) -> bool {
+        matches!(self, Self::Raw(_))
+    }
+
+    async fn next(&mut self) -> Vec<SocketEvent> {
+        match self {
+            Self::Turns { snapshot, .. } if !snapshot.is_empty() => std::mem::take(snapshot),
+            Self::Turns { tail, .. } => tail.next(BATCH).await,
+            Self::Raw(feed) => feed.next().await,
+        }
+    }
+
+    fn ready(&mut self) -> Vec<SocketEvent> {
+        match self {
+            Self::Turns { snapshot, .. } if !snapshot.is_empty() => std::mem::take(snapshot),
+            Self::Turns { tail, .. } => tail.ready(BATCH),
+            Self::Raw(feed) => feed.ready(),
+        }
+    }
+}
+
+impl RawFeed {
+    async fn next(&mut self) -> Vec<SocketEvent> {
+        // Deltas come one by one; a packet for each would cost more than all of them together.
+        if std::mem::take(&mut self.batched) {
+            tokio::time::sleep(self.pause).await;
+        }
+        loop {
+            let items = self.tail.next(BATCH).await;
+            let events = self.unseen(items);
+            if !events.is_empty() {
+                return events;
+            }
+        }
+    }
+
+    fn ready(&mut self) -> Vec<SocketEvent> {
+        loop {
+            let items = self.tail.ready(BATCH);
+            let none = items.is_empty();
+            let events = self.unseen(items);
+            if none || !events.is_empty() {
+                return events;
+            }
+        }
+    }
+
+    /// Leaves out what the client has seen of the chat that comes first.
+    fn unseen(&mut self, items: Vec<RawItem>) -> Vec<SocketEvent> {
+        let mut kept = Vec::with_capacity(items.len());
+        for item in items {
+            let keep = match &item {
+                RawItem::Raw { sequence, .. } => *sequence > self.seen,
+                // It has seen the chat begin.
+                RawItem::Typed(event) if event.name == "chat:start" => self.seen == 0,
+                RawItem::Typed(event) => {
+                    if event.name == "chat:end" {
+                        self.seen = 0;
+                    }
+                    true
+                }
+            };
+            if keep {
+                kept.push(item);
+            }
+        }
+        let events = batch(self.session.as_str(), kept);
+        self.batched = events.last().is_some_and(|event| event.name == "turn:events");
+        events
     }
 }
 
 /// Sends everything from `beginning` on, until told to stop or the socket is gone.
-pub(crate) async fn follow(beginning: Beginning, outlet: Arc<Outlet>, stop: CancellationToken, closing: CancellationToken) {
-    let Beginning { snapshot, mut tail } = beginning;
-    if deliver(&snapshot, &outlet, &stop).await.is_err() {
-        return;
-    }
+pub(crate) async fn follow(mut beginning: Beginning, outlet: Arc<Outlet>, stop: CancellationToken, closing: CancellationToken) {
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = outlet.gone().cancelled() => return,
-            events = tail.next(BATCH) => {
+            events = beginning.next() => {
                 if deliver(&events, &outlet, &stop).await.is_err() {
                     return;
                 }
@@ -48,7 +140,7 @@ pub(crate) async fn follow(beginning: Beginning, outlet: Arc<Outlet>, stop: Canc
             () = closing.cancelled() => {
                 let rest = async {
                     loop {
-                        let events = tail.ready(BATCH);
+                        let events = beginning.ready();
                         if events.is_empty() || deliver(&events, &outlet, &stop).await.is_err() {
                             return;
                         }

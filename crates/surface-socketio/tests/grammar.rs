@@ -9,9 +9,9 @@ mod scene;
 use fold::{Fold, Format};
 use interline_model::{
     Answer, AskId, AskKind, AskOutcome, Body, CallId, CompactionPhase, Event, Fact, Json, Lane, NoticeLevel, Part, PlanStep, StepStatus,
-    TaskPhase, Text, Usage, What,
+    TaskPhase, Text, Usage, What, Writer,
 };
-use interline_surface_socketio::{Options, PatchFormat};
+use interline_surface_socketio::{Options, PatchFormat, RawWriter, batch};
 use proptest::prelude::*;
 use scene::{Scene, actor, ask, completed, failed, interrupted};
 
@@ -225,6 +225,52 @@ proptest! {
         for format in [Format::Hybrid, Format::Delta, Format::Sync] {
             play(&runs, format, late_at);
         }
+    }
+
+    #[test]
+    fn the_raw_stream_counts_brackets_and_says_the_same_text(run in run()) {
+        let mut scene = Scene::new(Options::default());
+        let mut writer = RawWriter::new(Options::default());
+        let (mut items, mut said) = (Vec::new(), String::new());
+        let mut write = |scene: &Scene| {
+            let (record, events) = scene.last.clone().unwrap();
+            writer.write(&record, &events, &mut items);
+        };
+        scene.start(1, vec![Part::Text(Text::from_static("hi"))], false);
+        write(&scene);
+        for step in run.0.iter().chain([&Step { after: 1, joined: false, event: Event::root(run.1.clone()), answer: None }]) {
+            if let What::Text { delta } = &step.event.what {
+                said.push_str(delta);
+            }
+            scene.now += step.after;
+            let body = match &step.answer {
+                Some((ask, answer)) => Body::Fact(Fact::AskAnswered { ask: ask.clone(), answer: answer.clone(), by: actor() }),
+                None => Body::Frame(Text::from_static("{}")),
+            };
+            scene.record(body, vec![step.event.clone()]);
+            write(&scene);
+        }
+        let typed = scene.events.iter().filter(|event| !event.name.starts_with("turn:")).cloned().collect::<Vec<_>>();
+        let (mut others, mut told, mut last) = (Vec::new(), String::new(), 0);
+        for event in batch("sess_1", items) {
+            if event.name == "turn:events" {
+                interline_testkit::validate_socketio(&event.line()).unwrap();
+                for raw in event.data.to_value()["events"].as_array().unwrap() {
+                    last += 1;
+                    assert_eq!(raw["stream_sequence"], last);
+                    if raw["type"] == "llm:content:delta" {
+                        told.push_str(raw["payload"]["content"].as_str().unwrap());
+                    }
+                }
+                continue;
+            }
+            if event.name == "chat:start" {
+                last = 0;
+            }
+            others.push(event);
+        }
+        prop_assert_eq!(typed, others, "brackets and side events are the same, in the same order");
+        prop_assert_eq!(said, told);
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub(crate) struct Scene {
     pub(crate) writer: SocketWriter,
     pub(crate) now: u64,
     pub(crate) events: Vec<SocketEvent>,
+    /// What was recorded last, for tests that write it otherwise, too.
+    pub(crate) last: Option<(Record, Vec<Event>)>,
 }
 
 pub(crate) fn actor() -> Actor {
@@ -133,7 +135,7 @@ pub(crate) fn settled(id: &str, outcome: AskOutcome) -> What {
 
 impl Scene {
     pub(crate) fn new(options: Options) -> Self {
-        Self { writer: SocketWriter::new(options), now: BEGIN, events: Vec::new() }
+        Self { writer: SocketWriter::new(options), now: BEGIN, events: Vec::new(), last: None }
     }
 
     /// A session with its first run accepted.
@@ -154,7 +156,9 @@ impl Scene {
     }
 
     pub(crate) fn record(&mut self, body: Body, events: Vec<Event>) {
-        self.writer.write(&Record { at: self.now, body }, &events, &mut self.events);
+        let record = Record { at: self.now, body };
+        self.writer.write(&record, &events, &mut self.events);
+        self.last = Some((record, events));
     }
 
     /// A frame that means these events, `after` milliseconds later.

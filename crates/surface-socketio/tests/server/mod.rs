@@ -115,12 +115,21 @@ impl Reader for ScriptReader {
                 _ => Outcome::Failed { kind: FailureKind::MissingTerminalEvent, message: "the upstream is gone".into() },
             }),
             Body::Fact(_) => return,
-            Body::Frame(frame) => match meaning(frame) {
-                Some(what) => what,
-                None => return,
-            },
+            Body::Frame(frame) => {
+                let (lane, frame) = lane_of(frame);
+                events.extend(meaning(frame).map(|what| Event { lane, what }));
+                return;
+            }
         };
         events.push(Event { lane: Lane::Root, what });
+    }
+}
+
+/// `sub CALL …` is in the lane of the sub-agent that this call started.
+fn lane_of(frame: &str) -> (Lane, &str) {
+    match frame.strip_prefix("sub ").and_then(|rest| rest.split_once(' ')) {
+        Some((call, rest)) => (Lane::Agent(CallId::from(call.to_owned())), rest),
+        None => (Lane::Root, frame),
     }
 }
 
