@@ -32,6 +32,9 @@ const HARD: [&str; 16] = [
     r#"{"z":1,"y":2,"x":3}"#,
 ];
 
+/// How deep the input of a tool may be nested on SSE.
+const DEEPEST: usize = 512;
+
 /// Halves of characters: legal JSON that no text can hold.
 const HALVES: [&str; 4] = [r#""\ud83d""#, r#""a\udc00b""#, r#"{"\ud800":"\uDFFF\ud83d\u0041"}"#, r#"["\ude00\ud83d"]"#];
 
@@ -109,7 +112,7 @@ fn native_clients_get_the_upstreams_own_bytes() {
 
 #[test]
 fn inputs_and_results_pass_as_they_were_written() {
-    for value in HARD.into_iter().map(str::to_owned).chain(deep(512)) {
+    for value in HARD.into_iter().map(str::to_owned).chain(deep(DEEPEST - 1)) {
         let run = run_with(&value);
         let input = format!(r#"{{"v":{value},"last":true}}"#);
         // The one change that sse.md §5.4 demands of an SSE line: a raw separator is written as its escape.
@@ -126,6 +129,21 @@ fn inputs_and_results_pass_as_they_were_written() {
         if !result.starts_with('[') {
             assert!(members(&sse, "result").contains(&result), "{value}\n{sse}");
         }
+    }
+}
+
+#[test]
+fn what_is_nested_too_deeply_for_sse_is_left_out_and_said_to_be() {
+    for value in deep(DEEPEST + 1) {
+        let run = run_with(&value);
+        let input = format!(r#"{{"v":{value},"last":true}}"#);
+        let sse = run.sse(Options::default());
+        assert!(!sse.contains(&value), "{sse}");
+        let mark = r#""arguments":{"truncated":"arguments nested more than 512 levels deep are left out"}"#;
+        assert_eq!(sse.matches(mark).count(), 4, "{sse}");
+        // Whoever splits no lines takes them as they are.
+        assert!(members(&run.socketio(Default::default()), "arguments").contains(&input));
+        assert_eq!(run.native().matches(&input).count(), 3);
     }
 }
 
