@@ -1,5 +1,7 @@
 //! The tables of `docs/mapping-*.md`: they are what the code says, and what the code says is what it does.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -29,7 +31,10 @@ const SOCKETIO: Surface = Surface {
     title: "Socket.IO",
     name: "socketio",
     shown: interline_surface_socketio::rules::shown,
-    besides: &[("Of a record as a whole", interline_surface_socketio::rules::OF_THE_RECORD)],
+    besides: &[
+        ("Of a record as a whole", interline_surface_socketio::rules::OF_THE_RECORD),
+        ("What else the documents name", interline_surface_socketio::rules::BESIDES),
+    ],
     rules: interline_surface_socketio::rules::ALL,
     common: &["if the chat was paused", "if thinking waits"],
 };
@@ -175,8 +180,9 @@ fn hold(surface: &Surface, option: &str, told: &[Told]) {
 #[test]
 fn events_on_sse_are_what_the_rows_say() {
     type Options = interline_surface_sse::Options;
+    type Set = fn(&mut Options);
     let limits = Some(AskLimits { permission_ms: 30_000, form_ms: 300_000 });
-    let options: [(&str, fn(&mut Options)); 5] = [
+    let options: [(&str, Set); 5] = [
         ("", |_| {}),
         ("extras=fields", |options| options.extras = Extras::Fields),
         ("extras=events", |options| options.extras = Extras::Events),

@@ -249,8 +249,10 @@ impl<W: ExplainWriter> Explanation<W> {
         }
         for (at, event) in events.iter().enumerate() {
             if self.writer.may_wait(event) && !sources.iter().any(|source| source.event == Some(at)) {
-                let rules = reasons.get(at).map(|reason| reason.rules.clone()).unwrap_or_default();
-                self.waiting.entry(event.lane.clone()).or_default().push((number, rules));
+                let Reason { rules, held } = reasons.get(at).cloned().unwrap_or_default();
+                let waiting = self.waiting.entry(event.lane.clone()).or_default();
+                waiting.extend(held.into_iter().map(|held| (held.record, vec![held.rule])));
+                waiting.push((number, rules));
             }
         }
         explained
@@ -274,5 +276,87 @@ impl ExplainReader for Unexplained {
         self.0.read(record, &mut events);
         let reasons = events.iter().map(|_| Reason::default()).collect();
         Meaning { name: record.body.name(), events, reasons }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Body, What};
+
+    const READ: Rule = Rule { name: "read", sentence: "Each frame is thinking, but for `!`, which is text." };
+    const WAITED: Rule = Rule { name: "waited", sentence: "A frame of dots waits." };
+    const WRITTEN: Rule = Rule { name: "written", sentence: "Thinking comes out with the text that follows it." };
+
+    /// A frame that begins with a dot is held back by the reader.
+    #[derive(Default)]
+    struct Frames {
+        number: usize,
+        held: Vec<Held>,
+    }
+
+    impl ExplainReader for Frames {
+        fn explain(&mut self, record: &Record) -> Meaning {
+            let record_number = self.number;
+            self.number += 1;
+            let mut meaning = Meaning { name: record.body.name(), events: Vec::new(), reasons: Vec::new() };
+            let Body::Frame(text) = &record.body else { return meaning };
+            if text.starts_with('.') {
+                self.held.push(Held { record: record_number, rule: WAITED });
+                return meaning;
+            }
+            let delta = text.clone();
+            let what = if text.starts_with('!') { What::Text { delta } } else { What::Thinking { delta } };
+            meaning.events.push(Event::root(what));
+            meaning.reasons.push(Reason { rules: vec![READ], held: std::mem::take(&mut self.held) });
+            meaning
+        }
+    }
+
+    /// Writes text only, and the thinking before it with it.
+    #[derive(Default)]
+    struct Texts(String);
+
+    impl Writer for Texts {
+        type Item = String;
+
+        fn write(&mut self, _: &Record, events: &[Event], items: &mut Vec<String>) {
+            for event in events {
+                match &event.what {
+                    What::Thinking { delta } => self.0.push_str(delta),
+                    What::Text { delta } => items.push(std::mem::take(&mut self.0) + delta),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    impl ExplainWriter for Texts {
+        fn write_explained(&mut self, record: &Record, events: &[Event], items: &mut Vec<String>, sources: &mut Vec<Source>) {
+            self.write(record, events, items);
+            sources.extend(items.iter().map(|_| Source { event: Some(0), rule: WRITTEN, releases: true }));
+        }
+
+        fn may_wait(&self, event: &Event) -> bool {
+            matches!(event.what, What::Thinking { .. })
+        }
+    }
+
+    #[test]
+    fn an_item_names_what_the_reader_and_the_writer_held_back_for_it() {
+        let mut explanation = Explanation::new(Texts::default());
+        explanation.begin(Box::<Frames>::default());
+        let mut told = Vec::new();
+        for (at, text) in (10..).zip(["a", "..", "b", "!c", "!d"]) {
+            told.extend(explanation.feed(&Record { at, body: Body::Frame(Text::from_static(text)) }));
+        }
+        let causes = |n: usize| -> Vec<(usize, Millis, bool)> { told[n].causes.iter().map(|c| (c.record, c.at, c.held)).collect() };
+        assert_eq!(told.iter().map(|explained| explained.item.as_str()).collect::<Vec<_>>(), ["ab!c", "!d"]);
+        assert_eq!(causes(0), [(0, 10, true), (1, 11, true), (2, 12, true), (3, 13, false)]);
+        assert_eq!(causes(1), [(4, 14, false)]);
+        assert_eq!(
+            told[1].why().as_str(),
+            r#"{"causes":[{"record":4,"at":14,"name":"frame","held":false,"rules":["read"]}],"rules":["written"]}"#
+        );
     }
 }

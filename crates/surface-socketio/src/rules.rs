@@ -35,6 +35,8 @@ interline_model::rules! {
     NOTICES = "notice-is-a-notification": "What ends nothing is a `system:notification`, never a `system:error`, which makes readers stop.";
     SUGGESTIONS_ARE_SILENT = "suggestion-has-no-event": "No documented event carries a suggestion.";
     RUN_ENDS = "run-ends-its-turns-then-its-chat": "At the end turns end with the run's outcome, the session says it, `system:error` comes if it failed, and `chat:end` is last.";
+    RAW_EVENTS = "raw-events-on-request": "A socket that subscribes with `event_format: raw` gets `turn:events` in the place of turns and patches; everything else is the same.";
+    NO_SOURCE = "nothing-would-be-one": "No upstream says anything that would be one of these, and the documents do not print what they carry, so they are never sent.";
     NO_MEANING = "no-meaning-no-event": "A frame without a meaning of its own gives no event.";
     ORDER_IS_KEPT = "order-is-kept-whatever-comes": "Whatever events come, the order of the protocol is kept: what is still open is closed, what is missing is opened.";
 }
@@ -219,6 +221,16 @@ pub const OF_THE_RECORD: &[Shown] = &[
     Shown::item(SESSION, ASK_PAUSES, "`waiting_for_input`"),
     Shown::item(CHAT_END, ASK_PAUSES, "with `pause_tool`"),
     THOUGHT,
+];
+
+/// What else the documents name.
+pub const BESIDES: &[Shown] = &[
+    Shown::item("turn:events", RAW_EVENTS, "instead of turns and patches").with("event_format: raw"),
+    Shown::item("memory:inject:done", NO_SOURCE, "never"),
+    Shown::item("skills:changed", NO_SOURCE, "never"),
+    Shown::item("replay:input_mismatch", NO_SOURCE, "never"),
+    Shown::item("asr:*", NO_SOURCE, "never"),
+    Shown::item("vibe:logs:*", NO_SOURCE, "never"),
 ];
 
 /// The rule by which an event of this kind became an item of this name; `None` is the record as a whole.
