@@ -1,7 +1,7 @@
 //! The command line: what can be typed, and the help that teaches it.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
 
@@ -123,11 +123,13 @@ pub(crate) struct Check {
 
 /// Translate a recorded native transcript, without any network.
 ///
-/// In: JSON lines of frames, or of {\"dir\": \"in\"|\"out\", \"frame\": …}. Runs come one after another: an `in` user frame starts one, `in`
+/// In: JSON lines of frames, or of {"dir": "in"|"out", "frame": …}. Runs come one after another: an `in` user frame starts one, `in`
 /// control frames are the client's answers and stops. Without any user frame the whole file is one run, and there is no user turn on Socket.IO.
 ///
-/// Out: JSON lines; for Socket.IO of {\"event\", \"data\"}. The same file always gives the same bytes: ids count from 1, and the
+/// Out: JSON lines; for Socket.IO of {"event", "data"}. The same file always gives the same bytes: ids count from 1, and the
 /// clock starts at 2026-01-01T00:00:00Z and moves by one millisecond a line.
+///
+/// Lines that are no frames are counted on standard error. Exits with 1 if no line is one, else with 0.
 #[derive(Debug, Arguments)]
 #[command(after_help = "\
 Examples:
@@ -146,7 +148,7 @@ pub(crate) struct Map {
     /// The kind of session: on chat sessions any error ends the run.
     #[arg(long, value_enum, default_value = "agent")]
     pub(crate) mode: Mode,
-    /// Say of each event which lines caused it, and by which rules: for people, or as JSON lines of {\"event\", \"causes\", \"rules\"}.
+    /// Say of each event which lines caused it, and by which rules: for people, or as JSON lines of {"event", "causes", "rules"}.
     #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     pub(crate) explain: Option<ExplainForm>,
     /// The transcript; standard input without it.
@@ -174,7 +176,8 @@ pub(crate) enum Mode {
 
 /// Talk to a server of any of the three families from a terminal.
 ///
-/// Streams the answer, shows reasoning and tools, asks you what the agent asks. Ctrl-C stops the run; a second one leaves. Without a
+/// Streams the answer, shows reasoning and tools, asks you what the agent asks. Ctrl-C stops the run; a second one leaves. Ctrl-D stops
+/// a run that asks something, and leaves. Without a
 /// terminal each line of standard input is a prompt; the answer goes to standard output, everything else to standard error.
 #[derive(Debug, Arguments)]
 #[command(after_help = "\
@@ -238,6 +241,24 @@ pub(crate) enum AutoAnswer {
     Deny,
 }
 
+/// How this very program is called from a shell that stands where this process does: what is printed to be copied has to work, on the
+/// PATH or not.
+pub(crate) fn program() -> String {
+    let here = std::env::current_dir().ok();
+    match std::env::current_exe() {
+        Ok(path) => called(&path, here.as_deref()),
+        Err(_) => env!("CARGO_PKG_NAME").to_owned(),
+    }
+}
+
+fn called(program: &Path, here: Option<&Path>) -> String {
+    let below = here.and_then(|here| program.strip_prefix(here).ok());
+    let path = below.unwrap_or(program).display().to_string();
+    // Without a slash a shell looks on the PATH alone.
+    let path = if path.contains('/') { path } else { format!("./{path}") };
+    if path.chars().all(|c| c.is_alphanumeric() || "/._-+".contains(c)) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,6 +267,24 @@ mod tests {
     fn the_command_line_is_sound() {
         use clap::CommandFactory as _;
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_program_is_called_by_a_path_that_a_shell_finds() {
+        let called = |path: &str| called(Path::new(path), Some(Path::new("/home/me")));
+        assert_eq!(called("/home/me/target/release/interline"), "target/release/interline");
+        assert_eq!(called("/home/me/interline"), "./interline");
+        assert_eq!(called("/usr/bin/interline"), "/usr/bin/interline");
+        assert_eq!(called("/opt/it's here/interline"), r"'/opt/it'\''s here/interline'");
+    }
+
+    #[test]
+    fn help_shows_no_escapes() {
+        use clap::CommandFactory as _;
+        for command in Args::command().get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            assert!(!help.contains('\\'), "{help}");
+        }
     }
 
     #[test]

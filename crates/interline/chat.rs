@@ -52,6 +52,8 @@ pub(crate) async fn run(args: Chat) -> Result<ExitCode, Box<dyn Error>> {
         talk,
         lines,
         lines_over: false,
+        stopping: false,
+        leaving: false,
         interrupts: signal(SignalKind::interrupt())?,
         asks: VecDeque::new(),
         automatic: args.answer.or((!interactive).then_some(AutoAnswer::Deny)),
@@ -97,6 +99,10 @@ struct Talker {
     talk: JoinHandle<Result<(), ChatError>>,
     lines: mpsc::UnboundedReceiver<String>,
     lines_over: bool,
+    /// The person wants this run to end.
+    stopping: bool,
+    /// And to leave when it has.
+    leaving: bool,
     interrupts: Signal,
     asks: VecDeque<Asking>,
     automatic: Option<AutoAnswer>,
@@ -149,7 +155,7 @@ impl Talker {
 
     /// Shows a run until it has ended, asking and stopping on the way.
     async fn follow(&mut self) -> Result<Ended, Box<dyn Error>> {
-        let mut stopping = false;
+        (self.stopping, self.leaving) = (false, false);
         loop {
             tokio::select! {
                 what = self.ends.tells.recv() => match what {
@@ -157,7 +163,7 @@ impl Talker {
                         self.asks.clear();
                         self.screen.show(&What::RunEnded(end.clone()));
                         self.last = Some(end.outcome);
-                        return Ok(Ended::Run);
+                        return Ok(if self.leaving { Ended::Conversation(self.status()) } else { Ended::Run });
                     }
                     Some(what) => self.see(what),
                     None => {
@@ -168,20 +174,27 @@ impl Talker {
                 },
                 line = self.lines.recv(), if self.interactive && !self.asks.is_empty() && !self.lines_over => self.take(line),
                 _ = self.interrupts.recv() => {
-                    if stopping {
+                    if self.stopping {
                         self.screen.fresh_line();
                         return Ok(Ended::Conversation(ExitCode::from(STOPPED)));
                     }
-                    stopping = true;
-                    self.screen.line("stopping; Ctrl-C again leaves");
-                    let _ = self.ends.says.send(Say::Stop);
+                    self.stop("stopping; Ctrl-C again leaves");
                 }
             }
         }
     }
 
+    /// Stops the run; what it asked, or still asks, is of no interest any more.
+    fn stop(&mut self, said: &str) {
+        self.stopping = true;
+        self.asks.clear();
+        self.screen.line(said);
+        let _ = self.ends.says.send(Say::Stop);
+    }
+
     fn see(&mut self, what: What) {
         match what {
+            What::AskRaised(_) if self.stopping => {}
             What::AskRaised(ask) => match self.automatic {
                 Some(answer) => {
                     let verdict = if answer == AutoAnswer::Allow { "allowed" } else { "denied" };
@@ -219,17 +232,16 @@ impl Talker {
         }
     }
 
-    /// Takes a line as an answer; the end of the input is a no.
+    /// Takes a line as an answer. Who ends the input wants to leave, and no run goes on that asks and finds nobody.
     fn take(&mut self, line: Option<String>) {
-        let Some(asking) = self.asks.front_mut() else { return };
-        let taken = match &line {
-            Some(line) => asking.take(line),
-            None => {
-                self.lines_over = true;
-                Taken::Whole(asking::no(&asking.ask))
-            }
+        let Some(line) = line else {
+            (self.lines_over, self.leaving) = (true, true);
+            // Behind the prompt.
+            self.screen.line("");
+            return self.stop("stopping, then leaving; Ctrl-C leaves at once");
         };
-        match taken {
+        let Some(asking) = self.asks.front_mut() else { return };
+        match asking.take(&line) {
             Taken::Again(hint) => {
                 let prompt = screen::harmless(&asking.prompt());
                 self.screen.line(hint);

@@ -6,7 +6,7 @@ use interline_sim::{Options, Simulator};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::args::Demo;
+use crate::args::{self, Demo};
 use crate::config::{self, Layer};
 use crate::signals::Signals;
 use crate::sim::bind;
@@ -24,7 +24,7 @@ pub(crate) async fn run(args: Demo) -> Result<(), Box<dyn Error>> {
     let simulator = Simulator::new(Options::default())?;
     let simulation = tokio::spawn(simulator.serve(agents, stop.clone()));
     let mut app = App::start(checked, listener, page::router())?;
-    print!("{}", guide(&format!("http://{}", app.address())));
+    print!("{}", guide(&format!("http://{}", app.address()), &args::program()));
     tokio::select! {
         _ = signals.next() => {}
         deaf = app.deaf() => return Err(deaf.into()),
@@ -80,7 +80,7 @@ upstream = "cloud"
 }
 
 /// What is printed: addresses, and a command to copy for each surface.
-fn guide(base: &str) -> String {
+fn guide(base: &str, program: &str) -> String {
     format!(
         r#"Interline demo: the proxy, and a simulated agent server behind it. Ctrl-C ends both.
 
@@ -88,9 +88,9 @@ fn guide(base: &str) -> String {
   one prompt, live on SSE and Socket.IO side by side, in your browser
 
 A terminal chat, over any surface:
-  interline chat {base}
-  interline chat {base} --surface socketio
-  interline chat {base} --surface native --mode agent
+  {program} chat {base}
+  {program} chat {base} --surface socketio
+  {program} chat {base} --surface native --mode agent
 
 SSE run events with curl (another cell: bridge-cell, the local bridge instead of the cloud plane):
   curl -N {base}/cells/my-cell/run -H 'Content-Type: application/json' \
@@ -102,16 +102,19 @@ The same run again from its 5th event; the run's id is in the first one:
 Why each of its events is there: the agent server's messages behind it, and the rules:
   curl '{base}/cells/my-cell/runs/RUN_ID/events?explain=1'
 
-Socket.IO with Python (pip install python-socketio[client] requests):
+Socket.IO with Python (pip install "python-socketio[asyncio_client]" requests):
   python3 -c "
-import requests, socketio
-session = requests.post('{base}/api/sessions', json={{'intent': ''}}).json()['session_id']
-io = socketio.Client()
-io.on('turn:patch', lambda p: print(p['data'].get('text_delta') or '', end='', flush=True))
-io.on('chat:end', lambda _: io.disconnect())
-io.connect('{base}', auth={{'token': 'any'}})
-io.emit('chat:send', {{'session_id': session, 'message': 'hello, be quick'}})
-io.wait()"
+import asyncio, requests, socketio
+async def main():
+    session = requests.post('{base}/api/sessions', json={{'intent': ''}}).json()['session_id']
+    io, over = socketio.AsyncClient(), asyncio.Event()
+    io.on('turn:patch', lambda p: print(p['data'].get('text_delta') or '', end='', flush=True))
+    io.on('chat:end', lambda _: over.set())
+    await io.connect('{base}', auth={{'token': 'any'}})
+    await io.emit('chat:send', {{'session_id': session, 'message': 'hello, be quick'}})
+    await over.wait()
+    await io.disconnect()
+asyncio.run(main())"
 
 Socket.IO with Node (npm install socket.io-client, then as an .mjs file):
   import {{ io }} from "socket.io-client";
@@ -148,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_first_address_of_the_guide_is_where_the_proxy_listens() {
-        let guide = guide("http://127.0.0.1:4711");
+        let guide = guide("http://127.0.0.1:4711", "target/debug/interline");
         assert!(guide.split("http://").nth(1).unwrap().starts_with("127.0.0.1:4711/"));
     }
 }

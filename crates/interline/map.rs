@@ -25,13 +25,15 @@ const STEP: Millis = 1;
 /// The session of every transcript.
 const SESSION: &str = "00000000-0000-4000-8000-000000000001";
 
-/// Why nothing was translated.
+/// Why a translation is none, or not whole.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MapError {
     #[error("{0} cannot be read: {1}")]
     Read(String, #[source] io::Error),
     #[error("the output cannot be written: {0}")]
     Write(#[from] io::Error),
+    #[error("there is no frame in the input")]
+    NoFrame,
 }
 
 /// Translates a file, or standard input, to standard output.
@@ -45,9 +47,44 @@ pub(crate) fn run(args: &Map) -> Result<(), MapError> {
     let written = written.and_then(|()| out.flush());
     match written {
         // Whoever reads has enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written?,
     }
+    let strange = Strange::of(&input);
+    if let Some(first) = strange.first {
+        eprintln!("interline: {} of {} lines are no frames (first: line {first})", strange.count, strange.lines);
+    }
+    if strange.count == strange.lines { Err(MapError::NoFrame) } else { Ok(()) }
+}
+
+/// The lines of a transcript that are no frames.
+#[derive(Debug, Default, PartialEq)]
+struct Strange {
+    /// All lines that are not empty.
+    lines: usize,
+    count: usize,
+    /// The first one's number in the file, from 1.
+    first: Option<usize>,
+}
+
+impl Strange {
+    fn of(input: &str) -> Self {
+        let mut strange = Self::default();
+        for (line, text) in (1..).zip(input.lines().map(str::trim)).filter(|(_, text)| !text.is_empty()) {
+            strange.lines = strange.lines.saturating_add(1);
+            if !is_frame(text) {
+                strange.count = strange.count.saturating_add(1);
+                strange.first.get_or_insert(line);
+            }
+        }
+        strange
+    }
+}
+
+/// Whether a line has the form of a frame: an object with a `type`, alone or with who sent it.
+fn is_frame(line: &str) -> bool {
+    let frame = serde_json::from_str::<Directed<'_>>(line).map_or(line, |directed| directed.frame.get());
+    serde_json::from_str::<Typed>(frame).is_ok() && frame.starts_with('{')
 }
 
 fn read(file: Option<&Path>) -> Result<String, MapError> {
@@ -206,6 +243,13 @@ struct Directed<'a> {
     dir: &'a str,
     #[serde(borrow)]
     frame: &'a RawValue,
+}
+
+/// As much of a frame as all of them have.
+#[derive(Deserialize)]
+struct Typed {
+    #[serde(rename = "type")]
+    _type: String,
 }
 
 fn parse(line: &str) -> Line {

@@ -25,7 +25,7 @@ pub(crate) async fn run(args: args::Sim) -> Result<(), Box<dyn Error>> {
     println!("Simulated agent server, {voice} voice, at {base}");
     println!("  cloud agent plane   POST {base}/v1/agent/sessions (any bearer token)");
     println!("  local bridge        POST {base}/v1/code/sessions");
-    println!("  talk to it          interline chat {base} --surface native --token any");
+    println!("  talk to it          {} chat {base} --surface native --token any", args::program());
     println!("Ctrl-C ends it.");
     let mut signals = Signals::catch()?;
     let stop = CancellationToken::new();

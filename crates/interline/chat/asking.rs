@@ -65,12 +65,15 @@ impl Asking {
     /// What is asked as a whole.
     pub(crate) fn title(&self) -> String {
         let ask = &self.ask;
-        let input: String = ask.input.as_str().chars().take(SHOWN).collect();
+        let input = shown(ask.input.as_str());
         let message = ask.message.as_deref().unwrap_or_default();
         let reason = if message.is_empty() { String::new() } else { format!(" ({message})") };
         match ask.kind {
             AskKind::Permission if ask.input.is_empty_object() => format!("May {} run?{reason}", ask.tool_name),
-            AskKind::Permission => format!("May {} run?{reason}\n  {input}", ask.tool_name),
+            AskKind::Permission => {
+                let plain = plainly(&ask.input.to_value()).map(|text| shown(&text).replace('\n', "\n  "));
+                format!("May {} run?{reason}\n  {}", ask.tool_name, plain.unwrap_or(input))
+            }
             AskKind::Question => "The agent asks".to_owned(),
             AskKind::Form => format!("{} asks: {message}", ask.tool_name),
             AskKind::Link => {
@@ -258,6 +261,27 @@ fn least(schema: &Value) -> Value {
     }
 }
 
+/// A tool's input without JSON around it, where all of it is one text and perhaps the agent's description of that.
+fn plainly(input: &Value) -> Option<String> {
+    let members = input.as_object()?;
+    let is_told = |name: &str| name == "description" && members.len() > 1;
+    let mut others = members.iter().filter(|(name, _)| !is_told(name));
+    let (Some((_, Value::String(text))), None) = (others.next(), others.next()) else { return None };
+    match members.get("description").filter(|_| members.len() > 1) {
+        Some(Value::String(description)) => Some(format!("{text}\n({description})")),
+        Some(_) => None,
+        None => Some(text.clone()),
+    }
+}
+
+/// The beginning of a text; whoever decides by it sees that there is more.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -298,6 +322,18 @@ mod tests {
         assert_eq!(asking.take(" Yes "), Taken::Whole(Answer::Allow { input: None, always: false }));
         let mut asking = Asking::new(ask(AskKind::Permission, json!({})));
         assert!(matches!(asking.take("n"), Taken::Whole(Answer::Deny { .. })));
+    }
+
+    #[test]
+    fn a_permission_shows_plainly_what_is_one_text_and_all_of_anything_else() {
+        let title = |input: Value| Asking::new(ask(AskKind::Permission, input)).title();
+        assert_eq!(title(json!({"command": "ls \"a\"\nrm b"})), "May Bash run?\n  ls \"a\"\n  rm b");
+        assert_eq!(title(json!({"command": "ls", "description": "Lists"})), "May Bash run?\n  ls\n  (Lists)");
+        assert_eq!(title(json!({"description": "Lists"})), "May Bash run?\n  Lists");
+        for whole in [json!({"command": "ls", "sandbox": false}), json!({"n": 1}), json!({"command": "ls", "description": 1}), json!([])] {
+            assert_eq!(title(whole.clone()), format!("May Bash run?\n  {whole}"));
+        }
+        assert!(title(json!({"command": "x".repeat(SHOWN + 1)})).ends_with("x…"));
     }
 
     #[test]

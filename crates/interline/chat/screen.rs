@@ -10,8 +10,10 @@ const BOLD: &str = "\x1b[1m";
 const RED: &str = "\x1b[31m";
 const GREEN: &str = "\x1b[32m";
 const PLAIN: &str = "\x1b[0m";
-/// How much of a tool's input and result is shown.
+/// How much of a tool's input, and of a line of its result, is shown.
 const SHOWN: usize = 300;
+/// How many lines of a result are.
+const LINES: usize = 5;
 
 /// What was written last, and so where the cursor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +68,7 @@ impl Screen {
             What::ToolEnded { call, result, is_error, .. } => {
                 let name = self.tools.remove(call).unwrap_or_default();
                 let (colour, mark) = if *is_error { (RED, "✗") } else { (GREEN, "✓") };
-                self.line(&format!("{}{mark} {}{} {}", self.style(colour), harmless(&name), self.style(PLAIN), short(result)));
+                self.line(&format!("{}{mark} {}{} {}", self.style(colour), harmless(&name), self.style(PLAIN), beginning(result)));
             }
             What::Notice { level, text, .. } => {
                 let colour = if *level == NoticeLevel::Info { DIM } else { RED };
@@ -140,6 +142,22 @@ fn short(text: &str) -> String {
     }
 }
 
+/// The beginning of a text, in its own lines; if there are several, moved in below what stands before them.
+fn beginning(text: &str) -> String {
+    let text = harmless(text);
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    if let [] | [_] = lines.as_slice() {
+        return short(text.trim_end());
+    }
+    let mut shown: String = lines.iter().take(LINES).map(|line| format!("\n    {}", short(line))).collect();
+    match lines.len().saturating_sub(LINES) {
+        0 => {}
+        1 => shown.push_str("\n    … 1 more line"),
+        more => shown.push_str(&format!("\n    … {more} more lines")),
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,5 +167,14 @@ mod tests {
         assert_eq!(harmless("a\x1b[2Jb\x07\r\nc\u{9b}d"), "a[2Jb\ncd");
         assert_eq!(short(&"é\n".repeat(400)).chars().count(), SHOWN + 1);
         assert_eq!(short("two\nlines"), "two lines");
+    }
+
+    #[test]
+    fn a_result_keeps_its_lines() {
+        assert_eq!(beginning(""), "");
+        assert_eq!(beginning("one\n"), "one");
+        assert_eq!(beginning("one\ntwo\n"), "\n    one\n    two");
+        assert_eq!(beginning("1\n2\n3\n4\n5\n6"), "\n    1\n    2\n    3\n    4\n    5\n    … 1 more line");
+        assert!(beginning("1\n2\n3\n4\n5\n6\n7").ends_with("    … 2 more lines"));
     }
 }

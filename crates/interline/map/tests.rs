@@ -57,6 +57,16 @@ fn a_run_without_an_end_gets_one() {
 }
 
 #[test]
+fn lines_that_are_no_frames_are_counted() {
+    let directed = r#"{"dir":"out","frame":{"type":"keep_alive"}}"#;
+    let strange = |lines: &[&str]| Strange::of(&lines.join("\n"));
+    assert_eq!(strange(&[TEXT, "", directed, END]), Strange { lines: 3, count: 0, first: None });
+    let others = [TEXT, "", "no json", "null", "{}", r#"["type"]"#, r#"{"dir":"out","frame":1}"#, r#"{"type":1}"#];
+    assert_eq!(strange(&others), Strange { lines: 7, count: 6, first: Some(3) });
+    assert_eq!(strange(&[]), Strange::default());
+}
+
+#[test]
 fn the_client_answers_where_the_transcript_says_so() {
     let ask = r#"{"type":"control_request","request_id":"r1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"ls"},"tool_use_id":"t1"}}"#;
     let answer = |body: &str| {
