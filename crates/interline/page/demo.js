@@ -112,10 +112,13 @@ class Column {
   }
 
   /** Shows a question; `reply` is called once, with what was chosen. */
-  ask(key, { title, detail, choices }) {
+  ask(key, { title, detail, fields = [], choices }) {
     if (this.cards.has(key)) return;
     const card = element("div", { className: "card" }, element("h3", { textContent: title }));
     if (detail) card.append(element("pre", { textContent: detail }));
+    for (const { label, hint, control } of fields) {
+      card.append(element("label", { className: "field", title: hint ?? "" }, element("span", { textContent: label }), control));
+    }
     for (const row of choices) {
       const line = element("div", { className: "choices" });
       if (row.question) card.append(element("span", { textContent: row.question }));
@@ -137,10 +140,11 @@ class Column {
   }
 }
 
-/** A row of buttons for a permission: one click answers all. */
-function verdictRow(options, reply) {
+/** A row of buttons for a permission or a form: one click answers all, once the fields may be sent as they are. */
+function verdictRow(options, reply, fields = []) {
   const choose = async (option, button, line, card) => {
-    for (const each of card.querySelectorAll("button")) each.disabled = true;
+    if (!option.deny && !fields.every(({ control }) => control.reportValidity())) return;
+    for (const each of card.querySelectorAll("button, input, select")) each.disabled = true;
     button.classList.add("chosen");
     await reply(option);
   };
@@ -170,6 +174,52 @@ function questionRows(questions, reply) {
     };
     return { question: question.question, options, choose };
   });
+}
+
+/** A list to choose from. */
+function list(labels, { multiple = false, required = false, chosen = [] } = {}) {
+  const select = element("select", { multiple, required });
+  for (const [number, label] of labels.entries()) select.append(element("option", { textContent: label, selected: chosen.includes(number) }));
+  return select;
+}
+
+const picked = (select) => [...select.selectedOptions].map(({ index }) => index);
+
+const INPUT_TYPES = { email: "email", uri: "url", date: "date" };
+
+/** The field of a form for one member of its schema; `value` gives what stands in it, `undefined` if nothing does. */
+function schemaField(name, schema, required) {
+  const field = { name, label: (schema.title ?? name) + (required ? " *" : ""), hint: schema.description };
+  const multiple = schema.type === "array";
+  const member = multiple ? (schema.items ?? {}) : schema;
+  const values = member.enum ?? (member.oneOf ?? member.anyOf)?.map((each) => each.const);
+  if (values !== undefined) {
+    const titles = member.enumNames ?? (member.oneOf ?? member.anyOf)?.map((each) => each.title);
+    const labels = values.map((value, number) => String(titles?.[number] ?? value));
+    const chosen = [schema.default ?? []].flat().map((value) => values.indexOf(value));
+    if (multiple) {
+      const control = list(labels, { multiple, required, chosen });
+      return { ...field, control, value: () => picked(control).map((number) => values[number]) };
+    }
+    // Who need not choose may leave it at nothing.
+    const open = required || schema.default !== undefined ? 0 : 1;
+    const control = list([...Array(open).fill("—"), ...labels], { chosen: chosen.map((number) => number + open) });
+    return { ...field, control, value: () => values[control.selectedIndex - open] };
+  }
+  const control = element("input", { type: "text", required: required && schema.type !== "boolean" });
+  if (schema.type === "boolean") {
+    Object.assign(control, { type: "checkbox", checked: schema.default === true });
+    return { ...field, control, value: () => control.checked };
+  }
+  if (schema.type === "integer" || schema.type === "number") {
+    const { minimum = "", maximum = "" } = schema;
+    const first = schema.default ?? (required ? minimum : "");
+    Object.assign(control, { type: "number", step: schema.type === "integer" ? "1" : "any", min: minimum, max: maximum, value: first });
+    return { ...field, control, value: () => (control.value === "" ? undefined : Number(control.value)) };
+  }
+  Object.assign(control, { type: INPUT_TYPES[schema.format] ?? "text", value: schema.default ?? "" });
+  if (schema.maxLength !== undefined) control.maxLength = schema.maxLength;
+  return { ...field, control, value: () => (control.value === "" ? undefined : control.value) };
 }
 
 async function post(path, body) {
@@ -260,6 +310,16 @@ function askOnSse({ request_id, tool_name, arguments: input }) {
       return answer({ answers: Object.fromEntries(answers) });
     });
     sse.ask(request_id, { title: "The agent asks", choices });
+    return;
+  }
+  const schema = input?.requested_schema;
+  if (schema?.properties) {
+    const isRequired = (name) => schema.required?.includes(name) ?? false;
+    const fields = Object.entries(schema.properties).map(([name, member]) => schemaField(name, member, isRequired(name)));
+    const content = () => Object.fromEntries(fields.map(({ name, value }) => [name, value()]).filter(([, value]) => value !== undefined));
+    const options = [{ label: "Send" }, { label: "Decline", deny: true }];
+    const reply = ({ deny }) => answer(deny ? { grant: "deny" } : { grant: "allow", content: content() });
+    sse.ask(request_id, { title: input.message || "The agent asks", fields, choices: verdictRow(options, reply, fields) });
     return;
   }
   const options = [{ label: "Allow" }, { label: "Deny", deny: true }];
@@ -383,6 +443,7 @@ function showTurns() {
   for (const call of calls()) {
     if (call.status === "awaiting_answer" && call.tool_name.includes("AskUserQuestion")) {
       askOnSocket(call);
+      if (!call.id.startsWith("ask_")) socketio.tool(call.id, { name: call.display_name || call.tool_name, status: STATUS.awaiting_answer });
       continue;
     }
     if (socketio.cards.has(call.id)) {
@@ -400,19 +461,39 @@ function showTurns() {
 
 function askOnSocket(call) {
   const { questions } = JSON.parse(call.arguments);
-  const reply = async (selections) => {
-    const askuser_answer = { tool_call_id: call.id, selections, custom: {} };
+  const reply = async (selections, custom = {}) => {
+    const askuser_answer = { tool_call_id: call.id, selections, custom };
     await socket.emit("chat:send", { session_id: run.session, message: "", askuser_answer });
     socketio.settle(call.id);
   };
-  const title = call.display_name && call.display_name !== call.tool_name ? call.display_name : "The agent asks";
   if (!call.id.startsWith("ask_")) {
     const choices = questionRows(questions, (chosen) => reply(Object.fromEntries(chosen.map((each, number) => [number, each.map(({ index }) => index)]))));
-    socketio.ask(call.id, { title, choices });
+    socketio.ask(call.id, { title: "The agent asks", choices });
     return;
   }
   const options = questions[0].options.map((option, index) => ({ ...option, index, deny: /^(deny|decline|cancel)/i.test(option.label) }));
-  socketio.ask(call.id, { title, detail: questions[0].question, choices: verdictRow(options, ({ index }) => reply({ 0: [index] })) });
+  // The fields of a form are the further questions.
+  const fields = questions.slice(1).map(({ question, options: answers, multiSelect: multiple }) => {
+    // The option that leaves a field out stands alone where anything may be written.
+    const skip = answers.findIndex(({ label }) => label === "Skip");
+    const isWritten = answers.length === (skip < 0 ? 0 : 1);
+    const labels = answers.map(({ label }) => label);
+    const control = isWritten
+      ? element("input", { type: "text", required: skip < 0, placeholder: skip < 0 ? "" : "may be empty" })
+      : list(labels, { multiple, required: skip < 0, chosen: [skip] });
+    return { label: question, control, skip };
+  });
+  const send = ({ index, deny }) => {
+    const [selections, custom] = [{ 0: [index] }, {}];
+    for (const [before, { control, skip }] of deny ? [] : fields.entries()) {
+      if (control.selectedOptions) selections[before + 1] = picked(control);
+      else if (control.value !== "") custom[before + 1] = control.value;
+      else if (skip >= 0) selections[before + 1] = [skip];
+    }
+    return reply(selections, custom);
+  };
+  const [asked, ...details] = questions[0].question.split("\n\n");
+  socketio.ask(call.id, { title: asked, detail: details.join("\n\n"), fields, choices: verdictRow(options, send, fields) });
 }
 
 const socket = new Socket((name, data) => {
