@@ -59,9 +59,10 @@ impl Json {
 
     /// Text that our own code wrote as one JSON value, without reading it again.
     #[must_use]
-    pub fn written(text: String) -> Self {
+    pub fn written(text: impl Into<Text>) -> Self {
+        let text = text.into();
         debug_assert!(serde_json::from_str::<&RawValue>(&text).is_ok(), "not JSON: {text}");
-        Self(Text::from(text))
+        Self(text)
     }
 
     /// `{}`.
@@ -134,37 +135,68 @@ fn one_line(text: &str) -> String {
 /// Appends `text` as a JSON string, escaping what JSON demands and the three line separators that line-splitting
 /// clients trip over: U+0085, U+2028 and U+2029 (sse.md §5.4).
 pub fn write_json_string(out: &mut String, text: &str) {
-    const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
     out.reserve(text.len() + 2);
     out.push('"');
-    let mut plain_from = 0;
-    for (at, c) in text.char_indices() {
-        let escape = match c {
-            '"' => "\\\"",
-            '\\' => "\\\\",
-            '\n' => "\\n",
-            '\r' => "\\r",
-            '\t' => "\\t",
-            '\u{8}' => "\\b",
-            '\u{c}' => "\\f",
-            '\u{85}' => "\\u0085",
-            '\u{2028}' => "\\u2028",
-            '\u{2029}' => "\\u2029",
-            c if c < ' ' => "",
-            _ => continue,
-        };
-        out.push_str(text.get(plain_from..at).unwrap_or_default());
-        plain_from = at + c.len_utf8();
-        if escape.is_empty() {
-            let code = c as usize;
-            out.push_str("\\u00");
-            out.extend([HEX.get(code >> 4), HEX.get(code & 15)].into_iter().flatten());
-        } else {
-            out.push_str(escape);
+    let bytes = text.as_bytes();
+    let (mut plain_from, mut at) = (0, 0);
+    // Byte by byte: nearly all text needs no escape, and every surface writes all of its text here.
+    while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| MAY_NEED_ESCAPE[usize::from(*byte)])) {
+        at += found;
+        let (length, escape) = escape_of(bytes.get(at..).unwrap_or_default());
+        if let Some(escape) = escape {
+            out.push_str(text.get(plain_from..at).unwrap_or_default());
+            plain_from = at + length;
+            match escape {
+                Escape::Short(escape) => out.push_str(escape),
+                Escape::Control(code) => {
+                    out.push_str("\\u00");
+                    out.extend([code >> 4, code & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0')));
+                }
+            }
         }
+        at += length;
     }
     out.push_str(text.get(plain_from..).unwrap_or_default());
     out.push('"');
+}
+
+/// The bytes at which a character that is escaped may begin.
+const MAY_NEED_ESCAPE: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        table[byte] = true;
+        byte += 1;
+    }
+    table[b'"' as usize] = true;
+    table[b'\\' as usize] = true;
+    // The first bytes of U+0085 and of U+2028 and U+2029.
+    table[0xc2] = true;
+    table[0xe2] = true;
+    table
+};
+
+enum Escape {
+    Short(&'static str),
+    Control(u8),
+}
+
+/// How many bytes the text begins with that are one matter, and what is written instead of them.
+fn escape_of(rest: &[u8]) -> (usize, Option<Escape>) {
+    match rest {
+        [b'"', ..] => (1, Some(Escape::Short("\\\""))),
+        [b'\\', ..] => (1, Some(Escape::Short("\\\\"))),
+        [b'\n', ..] => (1, Some(Escape::Short("\\n"))),
+        [b'\r', ..] => (1, Some(Escape::Short("\\r"))),
+        [b'\t', ..] => (1, Some(Escape::Short("\\t"))),
+        [0x8, ..] => (1, Some(Escape::Short("\\b"))),
+        [0xc, ..] => (1, Some(Escape::Short("\\f"))),
+        [0xc2, 0x85, ..] => (2, Some(Escape::Short("\\u0085"))),
+        [0xe2, 0x80, 0xa8, ..] => (3, Some(Escape::Short("\\u2028"))),
+        [0xe2, 0x80, 0xa9, ..] => (3, Some(Escape::Short("\\u2029"))),
+        [code, ..] if *code < 0x20 => (1, Some(Escape::Control(*code))),
+        _ => (1, None),
+    }
 }
 
 #[cfg(test)]
@@ -189,6 +221,19 @@ mod tests {
         write_json_string(&mut out, "a\"\\\n\u{1}\u{1f}\u{85}\u{2028}é😀");
         assert_eq!(out, "\"a\\\"\\\\\\n\\u0001\\u001f\\u0085\\u2028é😀\"");
         assert_eq!(serde_json::from_str::<String>(&out).unwrap(), "a\"\\\n\u{1}\u{1f}\u{85}\u{2028}é😀");
+    }
+
+    #[test]
+    fn every_character_means_itself_and_only_what_must_be_is_escaped() {
+        for c in (0..=0x3000).chain(0xd7f0..0xd800).chain(0xe000..0xe010).chain(0x1_f600..0x1_f610).filter_map(char::from_u32) {
+            for text in [String::from(c), format!("a{c}é"), format!("{c}{c}\u{20ac}")] {
+                let mut out = String::new();
+                write_json_string(&mut out, &text);
+                assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text);
+                let escaped = c < ' ' || ['"', '\\', '\u{85}', '\u{2028}', '\u{2029}'].contains(&c);
+                assert_eq!(out.contains('\\'), escaped, "{c:?}");
+            }
+        }
     }
 
     #[test]

@@ -33,8 +33,15 @@ pub enum Malformed {
 #[derive(Clone)]
 pub struct Object<'a> {
     frame: &'a Text,
-    members: Vec<(Cow<'a, str>, &'a RawValue)>,
+    members: Pairs<'a>,
 }
+
+/// Pairs in the order they came. On the heap: kept inside the object they would save an allocation, and be copied at each step to the frame's
+/// own type, which costs twice as much (docs/benchmarks.md).
+type Pairs<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
+
+/// The commonest frames have four to six members.
+const USUAL: usize = 6;
 
 impl<'a> Object<'a> {
     /// Reads a whole frame.
@@ -53,9 +60,9 @@ impl<'a> Object<'a> {
 
     fn read(frame: &'a Text, text: &'a str) -> Result<Self, Malformed> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
-        let members = Members.deserialize(&mut deserializer).and_then(|members| deserializer.end().map(|()| members));
-        match members {
-            Ok(members) => Ok(Self { frame, members }),
+        let mut object = Self { frame, members: Pairs::with_capacity(USUAL) };
+        match Members(&mut object.members).deserialize(&mut deserializer).and_then(|()| deserializer.end()) {
+            Ok(()) => Ok(object),
             Err(error) if error.is_data() => Err(Malformed::NotAnObject),
             Err(error) => Err(Malformed::Syntax { line: error.line(), column: error.column() }),
         }
@@ -164,6 +171,7 @@ pub(crate) fn elements(raw: &RawValue) -> Vec<&RawValue> {
 pub(crate) fn is_truthy(raw: &RawValue) -> bool {
     match raw.get() {
         "null" | "false" | "\"\"" => false,
+        text if text.starts_with('"') => true,
         text => match text.strip_prefix(['[', '{']).and_then(|rest| rest.strip_suffix([']', '}'])) {
             Some(inside) => !inside.trim().is_empty(),
             None => text.parse() != Ok(0.0_f64),
@@ -194,32 +202,29 @@ fn name(raw: &RawValue) -> Cow<'_, str> {
 }
 
 /// Collects all pairs of a map.
-struct Members;
+struct Members<'m, 'de>(&'m mut Pairs<'de>);
 
-impl<'de> DeserializeSeed<'de> for Members {
-    type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+impl<'de> DeserializeSeed<'de> for Members<'_, 'de> {
+    type Value = ();
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for Members {
-    type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+impl<'de> Visitor<'de> for Members<'_, 'de> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        /// Most frames have four to seven members.
-        const USUAL: usize = 8;
-        let mut members = Vec::with_capacity(USUAL);
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         // Names are taken raw as well: serde_json would refuse one that holds a lone surrogate.
         while let Some((member, value)) = map.next_entry::<&'de RawValue, &'de RawValue>()? {
-            members.push((name(member), value));
+            self.0.push((name(member), value));
         }
-        Ok(members)
+        Ok(())
     }
 }
 

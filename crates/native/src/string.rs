@@ -87,7 +87,10 @@ pub(crate) fn pieces(frame: &Text, raw: &RawValue) -> Pieces {
         None | Some("") => {}
         Some(body) if !has_escape(body) => pieces.push(Piece::Text(share(frame, body))),
         Some(body) => {
-            let mut run = String::with_capacity(body.len());
+            // Exactly as long as it will be, so that the text can take it over as it is.
+            let mut length = 0;
+            unescape(body, &mut length, |_, _| {});
+            let mut run = String::with_capacity(length);
             unescape(body, &mut run, |run, half| {
                 if !run.is_empty() {
                     pieces.push(Piece::Text(Text::from(std::mem::take(run))));
@@ -108,8 +111,34 @@ fn unescaped(body: &str) -> String {
     out
 }
 
+/// Where text goes, or its length in bytes.
+trait Out {
+    fn push(&mut self, c: char);
+    fn push_str(&mut self, part: &str);
+}
+
+impl Out for String {
+    fn push(&mut self, c: char) {
+        self.push(c);
+    }
+
+    fn push_str(&mut self, part: &str) {
+        self.push_str(part);
+    }
+}
+
+impl Out for usize {
+    fn push(&mut self, c: char) {
+        *self = self.saturating_add(c.len_utf8());
+    }
+
+    fn push_str(&mut self, part: &str) {
+        *self = self.saturating_add(part.len());
+    }
+}
+
 /// Appends the meaning of `body` to `out`, handing each lone half to `lone` when all before it is in `out`.
-fn unescape(body: &str, out: &mut String, mut lone: impl FnMut(&mut String, u16)) {
+fn unescape<O: Out>(body: &str, out: &mut O, mut lone: impl FnMut(&mut O, u16)) {
     let mut rest = body;
     while let Some((plain, escape)) = rest.split_once('\\') {
         out.push_str(plain);

@@ -48,6 +48,10 @@ impl Splitter {
     /// Gives out what `piece` makes certain.
     pub(crate) fn feed(&mut self, piece: Piece, give: &mut impl FnMut(Voice, Piece)) {
         match piece {
+            // Nearly always: no mark, and none begun.
+            Piece::Text(text) if self.place == Place::Text && self.held == 0 && !text.is_empty() && !text.contains('<') => {
+                give(Voice::Text, Piece::Text(text));
+            }
             Piece::Text(text) => self.feed_text(&text, give),
             Piece::Half(_) => {
                 // No part of any mark.

@@ -14,6 +14,7 @@ mod aside;
 mod asking;
 mod ending;
 mod form;
+mod ink;
 mod mapping;
 mod marker;
 mod object;

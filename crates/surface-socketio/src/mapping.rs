@@ -7,6 +7,7 @@ use interline_model::{
     Text, Usage, What, Writer,
 };
 
+use crate::ink::Ink;
 #[cfg(feature = "io")]
 use crate::object::Object;
 use crate::object::{object, write_array, write_object};
@@ -98,6 +99,7 @@ pub struct SocketWriter {
     /// The time of the record being written.
     pub(crate) now: Millis,
     pub(crate) out: Vec<SocketEvent>,
+    pub(crate) ink: Ink,
     /// Turns are told as raw events, and not as themselves.
     pub(crate) raw: Option<Raw>,
 }
@@ -153,6 +155,7 @@ impl SocketWriter {
             settled: Vec::new(),
             now: 0,
             out: Vec::new(),
+            ink: Ink::default(),
             raw: None,
         }
     }
@@ -694,6 +697,10 @@ impl Writer for SocketWriter {
     fn write(&mut self, record: &Record, events: &[Event], items: &mut Vec<SocketEvent>) {
         self.write_noting(record, events, |_, _| {});
         items.append(&mut self.out);
+        if self.run.is_none() {
+            // A session at rest keeps no half-used page.
+            self.ink = Ink::default();
+        }
     }
 }
 

@@ -73,30 +73,34 @@ impl Turn {
     }
 }
 
-/// A PatchEnvelope. Without a type it is a `sync` and carries the turn alone.
-fn envelope(facts: &Facts, turn: &Turn, patch_type: Option<&str>, whole: bool, data: impl FnOnce(&Turn, &mut Object<'_>)) -> SocketEvent {
-    let payload = object(|object| {
-        object.text("session_id", facts.session.as_str());
-        object.number("sequence", turn.patches);
-        object.text("turn_id", &turn.turn_id);
-        object.text("loop_id", &turn.loop_id);
-        object.text("patch_type", patch_type.unwrap_or("sync"));
-        object.object("data", |object| {
-            if patch_type.is_some() {
-                data(turn, object);
-            }
-            if whole {
-                object.object("turn", |object| turn.write(object));
-            }
-        });
+/// Writes a PatchEnvelope. Without a type it is a `sync` and carries the turn alone.
+fn write_envelope(
+    object: &mut Object<'_>,
+    facts: &Facts,
+    turn: &Turn,
+    patch_type: Option<&str>,
+    whole: bool,
+    data: impl FnOnce(&Turn, &mut Object<'_>),
+) {
+    object.text("session_id", facts.session.as_str());
+    object.number("sequence", turn.patches);
+    object.text("turn_id", &turn.turn_id);
+    object.text("loop_id", &turn.loop_id);
+    object.text("patch_type", patch_type.unwrap_or("sync"));
+    object.object("data", |object| {
+        if patch_type.is_some() {
+            data(turn, object);
+        }
+        if whole {
+            object.object("turn", |object| turn.write(object));
+        }
     });
-    SocketEvent { name: "turn:patch", data: payload }
 }
 
 impl SocketWriter {
     /// Emits a patch of the turn number `at`, as it is now. `data` writes the members of the documented patch.
     fn patch(&mut self, at: usize, patch_type: &str, snapshot: Snapshot, data: impl FnOnce(&Turn, &mut Object<'_>)) {
-        let Self { turns, options, facts, now, out, raw: None, .. } = self else { return };
+        let Self { turns, options, facts, now, out, ink, raw: None, .. } = self else { return };
         let (Some(turn), Some(facts)) = (turns.get_mut(at), facts) else { return };
         let sync = options.patch_format == PatchFormat::Sync;
         let whole = match snapshot {
@@ -117,14 +121,18 @@ impl SocketWriter {
             turn.boundary_bytes = turn.boundary_bytes.saturating_add(turn.bytes).saturating_add(SNAPSHOT_BYTES);
         }
         turn.patches += 1;
-        out.push(envelope(facts, turn, if sync { None } else { Some(patch_type) }, whole, data));
+        let patch_type = if sync { None } else { Some(patch_type) };
+        let data = ink.object(|object| write_envelope(object, facts, turn, patch_type, whole, data));
+        out.push(SocketEvent { name: "turn:patch", data });
     }
 
     /// The status of a turn that paused earlier, for a socket that comes late: as the latest patch told it, under that patch's number.
     pub(crate) fn latest_status(&self, facts: &Facts, turn: &Turn) -> SocketEvent {
         let patch_type = if self.options.patch_format == PatchFormat::Sync { None } else { Some("set_status") };
         let whole = self.options.patch_format != PatchFormat::Delta;
-        envelope(facts, turn, patch_type, whole, |turn, data| data.text("status", turn.status.as_str()))
+        let status = |turn: &Turn, data: &mut Object<'_>| data.text("status", turn.status.as_str());
+        let data = object(|object| write_envelope(object, facts, turn, patch_type, whole, status));
+        SocketEvent { name: "turn:patch", data }
     }
 
     /// Adds a piece of text or thinking to a turn.
