@@ -129,7 +129,7 @@ pub(crate) struct Check {
 /// Out: JSON lines; for Socket.IO of {"event", "data"}. The same file always gives the same bytes: ids count from 1, and the
 /// clock starts at 2026-01-01T00:00:00Z and moves by one millisecond a line.
 ///
-/// Lines that are no frames are counted on standard error. Exits with 1 if no line is one, else with 0.
+/// Lines that are no frames are counted on standard error. Exits with 1 if all are, else with 0.
 #[derive(Debug, Arguments)]
 #[command(after_help = "\
 Examples:

@@ -54,7 +54,13 @@ pub(crate) fn run(args: &Map) -> Result<(), MapError> {
     if let Some(first) = strange.first {
         eprintln!("interline: {} of {} lines are no frames (first: line {first})", strange.count, strange.lines);
     }
-    if strange.count == strange.lines { Err(MapError::NoFrame) } else { Ok(()) }
+    match strange.lines {
+        // A recording of nothing: a run that its agent never spoke in.
+        0 => eprintln!("interline: the input is empty"),
+        lines if lines == strange.count => return Err(MapError::NoFrame),
+        _ => {}
+    }
+    Ok(())
 }
 
 /// The lines of a transcript that are no frames.

@@ -68,7 +68,7 @@ impl Screen {
             What::ToolEnded { call, result, is_error, .. } => {
                 let name = self.tools.remove(call).unwrap_or_default();
                 let (colour, mark) = if *is_error { (RED, "✗") } else { (GREEN, "✓") };
-                self.line(&format!("{}{mark} {}{} {}", self.style(colour), harmless(&name), self.style(PLAIN), beginning(result)));
+                self.line(&format!("{}{mark} {}{}{}", self.style(colour), harmless(&name), self.style(PLAIN), beginning(result)));
             }
             What::Notice { level, text, .. } => {
                 let colour = if *level == NoticeLevel::Info { DIM } else { RED };
@@ -142,12 +142,12 @@ fn short(text: &str) -> String {
     }
 }
 
-/// The beginning of a text, in its own lines; if there are several, moved in below what stands before them.
+/// The beginning of a text, to stand behind something: in its own lines; if there are several, moved in below that.
 fn beginning(text: &str) -> String {
     let text = harmless(text);
     let lines: Vec<&str> = text.trim_end().lines().collect();
     if let [] | [_] = lines.as_slice() {
-        return short(text.trim_end());
+        return format!(" {}", short(text.trim_end()));
     }
     let mut shown: String = lines.iter().take(LINES).map(|line| format!("\n    {}", short(line))).collect();
     match lines.len().saturating_sub(LINES) {
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn a_result_keeps_its_lines() {
-        assert_eq!(beginning(""), "");
-        assert_eq!(beginning("one\n"), "one");
+        assert_eq!(beginning(""), " ");
+        assert_eq!(beginning("one\n"), " one");
         assert_eq!(beginning("one\ntwo\n"), "\n    one\n    two");
         assert_eq!(beginning("1\n2\n3\n4\n5\n6"), "\n    1\n    2\n    3\n    4\n    5\n    … 1 more line");
         assert!(beginning("1\n2\n3\n4\n5\n6\n7").ends_with("    … 2 more lines"));

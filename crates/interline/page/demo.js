@@ -481,7 +481,8 @@ function askOnSocket(call) {
     const control = isWritten
       ? element("input", { type: "text", required: skip < 0, placeholder: skip < 0 ? "" : "may be empty" })
       : list(labels, { multiple, required: skip < 0, chosen: [skip] });
-    return { label: question, control, skip };
+    const [label, ...hints] = question.split("\n\n");
+    return { label, hint: hints.join("\n"), control, skip };
   });
   const send = ({ index, deny }) => {
     const [selections, custom] = [{ 0: [index] }, {}];
