@@ -13,11 +13,9 @@ use recording::Recording;
 use recording::options::{socketio_options, sse_options};
 
 /// Where a surface cannot say what the frames say, and why: transcript, option (or nothing for all), what the oracle finds.
-const KNOWN: [(&str, &str, &str); 3] = [
+const KNOWN: [(&str, &str, &str); 2] = [
     // The result comes before anything has named the tool, and what was sent cannot be renamed.
     ("result-first", "", "tool call-1: name 'Read' but 'tool'"),
-    // The socket mapping cancels what is open when compaction starts, and then has no place for the result.
-    ("compaction-with-open-tools", "socketio", "tool call-1: result 'ok' error=False but None error=None"),
     // This option cuts long results, and says so in them.
     ("long-texts", "max_event_bytes=1024", "tool call-1: result "),
 ];

@@ -143,8 +143,7 @@ const ASK_SETTLED: &[Shown] = &[
 const PLAN_CHANGED: &[Shown] = &[Shown::item(ADD_PLAN, PLAN_IS_A_BLOCK, "always")];
 const COMPACTION_STARTED: &[Shown] = &[
     Shown::item(TURN_START, COMPACTION_TURN, "always"),
-    Shown::item(TURN_END, COMPACTION_TURN, "of the turn before, if a call in it goes on"),
-    Shown::item(CALL_STATUS, COMPACTION_TURN, "calls in it are cancelled"),
+    Shown::item(TURN_END, COMPACTION_TURN, "of a turn that is still open, unless calls in it go on"),
     THOUGHT,
     REOPENS[0],
     REOPENS[1],
@@ -152,7 +151,6 @@ const COMPACTION_STARTED: &[Shown] = &[
 const COMPACTION_FINISHED: &[Shown] = &[
     Shown::item(TURN_END, COMPACTION_TURN, "always"),
     Shown::item(TURN_START, COMPACTION_TURN, "if its beginning was not told"),
-    Shown::item(CALL_STATUS, COMPACTION_TURN, "the same, for calls that go on"),
     THOUGHT,
     REOPENS[0],
     REOPENS[1],
