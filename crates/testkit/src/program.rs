@@ -97,6 +97,15 @@ impl Program {
     }
 }
 
+/// A test that fails shows what the program said meanwhile: often only that tells why.
+impl Drop for Program {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the program printed:\n{}", self.output());
+        }
+    }
+}
+
 /// The first `http://HOST:PORT` that the program printed.
 fn address(output: &str) -> Option<String> {
     let (_, rest) = output.split_once("http://")?;
