@@ -73,7 +73,7 @@ pub struct LinkConfig {
     pub request_timeout_ms: u64,
     /// Milliseconds that a write may wait for the upstream to read.
     pub write_timeout_ms: u64,
-    /// Milliseconds without a message or a ping until a connection counts as dead. Servers ping every 30 s.
+    /// Milliseconds without a single byte until a connection counts as dead. Servers ping every 30 s.
     pub liveness_ms: u64,
     /// Milliseconds before the first reconnection; doubled for each further one, less a random part of up to a half.
     pub backoff_first_ms: u64,

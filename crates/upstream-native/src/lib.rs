@@ -16,6 +16,7 @@ mod backoff;
 mod bridge;
 mod cloud;
 mod config;
+mod heard;
 mod http;
 mod lineup;
 mod origin;

@@ -16,9 +16,10 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Bytes, Message, Utf8Bytes};
-use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream, connect_async_tls_with_config};
+use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream, client_async_tls_with_config};
 
 use crate::LinkConfig;
+use crate::heard::{Heard, LastHeard};
 use crate::http::{bearer_header, causes};
 use crate::outbox::Outbox;
 use crate::refusal::Refusal;
@@ -88,16 +89,17 @@ impl Dialer {
             let value = bearer_header(bearer).ok_or_else(|| DialError::Failed("the credential cannot be sent in a header".to_owned()))?;
             request.headers_mut().insert(AUTHORIZATION, value);
         }
-        let connector = Connector::Rustls(self.tls.clone());
-        let dialled = connect_async_tls_with_config(request, Some(self.sockets), true, Some(connector));
+        let dialled = async {
+            let tcp = tcp(request.uri()).await?;
+            let (stream, heard) = Heard::new(tcp);
+            let connector = Connector::Rustls(self.tls.clone());
+            let (stream, _) = client_async_tls_with_config(request, stream, Some(self.sockets), Some(connector)).await?;
+            Ok((stream, heard))
+        };
         match timeout(self.connect, dialled).await {
-            Ok(Ok((stream, _))) => Ok(Socket {
-                stream,
-                write: self.write,
-                liveness: self.liveness,
-                heard: Instant::now(),
-                watch: Box::pin(tokio::time::sleep(self.liveness)),
-            }),
+            Ok(Ok((stream, heard))) => {
+                Ok(Socket { stream, write: self.write, liveness: self.liveness, heard, watch: Box::pin(tokio::time::sleep(self.liveness)) })
+            }
             Ok(Err(tungstenite::Error::Http(response))) => {
                 let body = response.body().as_deref().unwrap_or_default();
                 Err(DialError::Refused(Refusal::read(response.status(), body, credential.secret())))
@@ -106,6 +108,16 @@ impl Dialer {
             Err(_) => Err(DialError::Failed(format!("no socket within {} ms", self.connect.as_millis()))),
         }
     }
+}
+
+/// Opens the connection below.
+async fn tcp(uri: &Uri) -> Result<TcpStream, tungstenite::Error> {
+    let host = uri.host().ok_or(tungstenite::error::UrlError::NoHostName)?;
+    let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("wss") { 443 } else { 80 });
+    // An IPv6 address stands in brackets in a URL, and nowhere else.
+    let stream = TcpStream::connect((host.trim_start_matches('[').trim_end_matches(']'), port)).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 impl DialError {
@@ -120,11 +132,10 @@ impl DialError {
 
 /// An open socket.
 pub(crate) struct Socket {
-    stream: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    stream: WebSocketStream<MaybeTlsStream<Heard<TcpStream>>>,
     write: Duration,
     liveness: Duration,
-    /// When something last came.
-    heard: Instant,
+    heard: LastHeard,
     /// Rings at the earliest moment at which the socket could count as dead.
     watch: std::pin::Pin<Box<tokio::time::Sleep>>,
 }
@@ -171,15 +182,14 @@ impl Socket {
             tokio::select! {
                 biased;
                 message = self.stream.next() => {
-                    self.heard = Instant::now();
                     if let Some(incoming) = read(message) {
                         return incoming;
                     }
                 }
                 () = &mut self.watch => {
-                    let due = self.heard + self.liveness;
+                    let due = self.heard.at() + self.liveness;
                     if due <= Instant::now() {
-                        return Incoming::Broken(format!("nothing came, not even a ping, for {} ms", self.liveness.as_millis()));
+                        return Incoming::Broken(format!("not a byte came for {} ms", self.liveness.as_millis()));
                     }
                     self.watch.as_mut().reset(due);
                 }

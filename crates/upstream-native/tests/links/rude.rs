@@ -35,6 +35,8 @@ pub(crate) enum Step {
     Binary(Vec<u8>),
     /// A message cut into two WebSocket frames at this byte.
     Split(String, usize),
+    /// A message in one WebSocket frame, in this many pieces with a pause before each.
+    Slow(String, usize, u64),
     /// A text message of these bytes, valid or not.
     Bytes(Vec<u8>),
     /// Waits for a text message.
@@ -123,6 +125,14 @@ async fn play(stream: TcpStream, steps: Vec<Step>, seen: &Seen) -> Option<()> {
         match step {
             Step::Text(text) => socket.send(Message::text(text)).await.ok()?,
             Step::Binary(bytes) => socket.send(Message::binary(bytes)).await.ok()?,
+            Step::Slow(text, pieces, pause_ms) => {
+                let mut bytes = vec![0x81, u8::try_from(text.len()).unwrap()];
+                bytes.extend_from_slice(text.as_bytes());
+                for piece in bytes.chunks(bytes.len().div_ceil(pieces)) {
+                    tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                    socket.get_mut().write_all(piece).await.ok()?;
+                }
+            }
             Step::Split(text, at) => {
                 let (head, tail) = text.as_bytes().split_at(at);
                 let mut bytes = vec![0x01, u8::try_from(head.len()).unwrap()];
@@ -319,6 +329,20 @@ async fn a_connection_that_died_without_a_word_is_noticed() {
     assert_eq!(text_of(&lines), texts(2));
     // Any frame is a sign of life: the second connection lasts longer than the limit, and stays.
     assert_eq!(lines.iter().filter(|line| **line == Line::Lost).count(), 1, "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_frame_that_takes_long_to_arrive_is_a_sign_of_life() {
+    let link = LinkConfig { liveness_ms: 300, ..fast() };
+    let slow = format!(r#"{{"type":"streamlined_text","text":"{}","uuid":"s"}}"#, "slow ".repeat(12));
+    let (setup, _) = cloud_with(link, move |line, _| match line {
+        _ if line.starts_with("POST ") => Do::Reply(201, CREATED.to_owned()),
+        _ => script([Some(Step::Slow(slow.clone(), 10, 60)), Some(result()), STAY]),
+    })
+    .await;
+    let lines = setup.start().lines().await;
+    assert_eq!(text_of(&lines), "slow ".repeat(12));
+    assert!(!lines.contains(&Line::Lost), "{lines:?}");
 }
 
 #[tokio::test]
