@@ -1,5 +1,7 @@
-//! An independent check of Socket.IO events: each is valid JSON, and readers of patches and of snapshots see the same turns, in order.
+//! An independent check of Socket.IO events: each is valid JSON, readers of patches and of snapshots see the same turns, in order, and what
+//! the root agent said stands in them.
 
+use interline_model::{Event, What};
 use interline_surface_socketio::{SocketEvent, SocketWriter};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -14,6 +16,8 @@ pub struct Checker {
     format: Format,
     whole: Option<Fold>,
     late: Option<Fold>,
+    /// What the root agent says.
+    meant: String,
 }
 
 impl Checker {
@@ -25,15 +29,20 @@ impl Checker {
             1 => Format::Delta,
             _ => Format::Sync,
         };
-        Self { format, whole: Some(Fold::new(format)), late: None }
+        Self { format, whole: Some(Fold::new(format)), late: None, meant: String::new() }
     }
 
-    /// The next events.
+    /// What one record meant, and what was written for it.
     ///
     /// # Panics
-    /// If they are not what they should be.
-    pub fn see(&mut self, events: &[SocketEvent]) {
-        for event in events {
+    /// If that is not what it should be.
+    pub fn see(&mut self, meant: &[Event], written: &[SocketEvent]) {
+        for event in meant.iter().filter(|event| event.lane.is_root()) {
+            if let What::Text { delta } = &event.what {
+                self.meant.push_str(delta);
+            }
+        }
+        for event in written {
             let Some(data) = tree(event) else {
                 (self.whole, self.late) = (None, None);
                 continue;
@@ -67,6 +76,9 @@ impl Checker {
     pub fn end(&self, writer: &SocketWriter) {
         assert!(!writer.chat_running(), "a chat without an end");
         assert!(writer.pending_question().is_none(), "a question without an end");
+        if let Some(whole) = &self.whole {
+            assert_eq!(said(whole), self.meant, "text");
+        }
         for fold in self.whole.iter().chain(&self.late) {
             assert!(!fold.running, "a chat without an end");
             for turn in turns(writer) {
@@ -77,6 +89,14 @@ impl Checker {
             }
         }
     }
+}
+
+/// What the root agent's turns say.
+fn said(fold: &Fold) -> String {
+    let turns = fold.order.iter().filter_map(|id| fold.deltas.get(id));
+    let own = turns.filter(|turn| turn["role"] == "assistant" && turn["loop_id"] == "root");
+    let blocks = own.filter_map(|turn| turn["blocks"].as_array()).flatten();
+    blocks.filter(|block| block["type"] == "text").filter_map(|block| block["content"].as_str()).collect()
 }
 
 fn turns(writer: &SocketWriter) -> Vec<Value> {
