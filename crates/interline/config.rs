@@ -33,6 +33,8 @@ pub(crate) struct Config {
     pub(crate) upstream: Vec<UpstreamSection>,
     #[serde(skip_serializing)]
     pub(crate) route: Vec<RouteConfig>,
+    #[serde(skip_serializing)]
+    pub(crate) policy: Vec<PolicyConfig>,
     pub(crate) cors: CorsConfig,
     pub(crate) run: RunConfig,
     pub(crate) ask: AskConfig,
@@ -150,6 +152,48 @@ pub(crate) struct RouteConfig {
     pub(crate) upstream: String,
     #[serde(default)]
     pub(crate) model: Models,
+    /// What happens to a run whose session has one already.
+    #[serde(default)]
+    pub(crate) on_busy: BusyPolicy,
+    /// Milliseconds after which a run that nobody watches is stopped; `None` lets it go on.
+    pub(crate) stop_unwatched_ms: Option<u64>,
+}
+
+/// `on_busy` of a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum BusyPolicy {
+    #[default]
+    Reject,
+    Queue,
+    Interrupt,
+}
+
+/// `[[policy]]`: permissions that are given or refused without asking anybody.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PolicyConfig {
+    /// What the audit record calls it.
+    pub(crate) name: String,
+    /// The cells in which it holds; none is all.
+    #[serde(default)]
+    pub(crate) cells: Vec<String>,
+    /// A regular expression for the whole name of the tool.
+    pub(crate) tool: String,
+    /// A member of the tool's input, or a JSON pointer into it.
+    pub(crate) argument: Option<String>,
+    /// A regular expression for the whole of that member.
+    pub(crate) matches: Option<String>,
+    pub(crate) decision: PolicyDecision,
+}
+
+/// `decision` of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PolicyDecision {
+    Ask,
+    Allow,
+    Deny,
 }
 
 /// `[cors]`: which web pages may call.

@@ -12,6 +12,10 @@ pub struct RunConfig {
     pub recoverable_error_ms: u64,
     /// Milliseconds without a frame until a run fails; off while an ask is open.
     pub max_idle_ms: u64,
+    /// Milliseconds that the upstream has to answer a control request.
+    pub control_ms: u64,
+    /// How many runs of one session may wait for their turn, where they may.
+    pub max_queued: usize,
     /// How many runs one principal may have at a time.
     pub max_active: usize,
     /// How many sessions one principal may have. When there are as many, the one longest at rest makes room, if it has rested for `keep_ms`.
@@ -28,6 +32,8 @@ impl Default for RunConfig {
             stop_grace_ms: 3_000,
             recoverable_error_ms: 30_000,
             max_idle_ms: 3_600_000,
+            control_ms: 5_000,
+            max_queued: 16,
             max_active: 256,
             max_sessions: 10_000,
             keep_ms: 3_600_000,
@@ -44,10 +50,12 @@ pub struct AskConfig {
     pub permission_ms: u64,
     /// Milliseconds that a form or link waits.
     pub form_ms: u64,
+    /// Milliseconds after an answer without any frame until it is said that nothing shows it to have been taken, and another one is taken.
+    pub confirm_ms: u64,
 }
 
 impl Default for AskConfig {
     fn default() -> Self {
-        Self { permission_ms: 30_000, form_ms: 300_000 }
+        Self { permission_ms: 30_000, form_ms: 300_000, confirm_ms: 35_000 }
     }
 }

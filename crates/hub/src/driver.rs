@@ -3,14 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use interline_model::RunId;
+use interline_model::{NoticeLevel, RunId, Text};
 use tokio_util::task::TaskTracker;
 
+use crate::Settings;
 use crate::session::Session;
 use crate::upstream::{LinkError, LinkFuture};
 
 /// The longest sleep between two looks at the deadlines.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
+/// Has the settings of `run` made, and tells people of those that are not to be had.
+pub(crate) async fn settle(session: Arc<Session>, run: RunId, settings: Settings) {
+    for action in settings.actions() {
+        let what = action.what();
+        if let Err(error) = session.say(run, &action).await {
+            let text = format!("the run goes on without a setting: the agent server did not {what} ({error})");
+            session.notice(run, NoticeLevel::Warning, "setting_not_made", Text::from(text));
+        }
+    }
+}
 
 /// Drives `run` until it has ended and its link has wound down.
 pub(crate) async fn drive(session: Arc<Session>, run: RunId, work: LinkFuture, tasks: TaskTracker) {

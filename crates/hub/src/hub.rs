@@ -7,18 +7,20 @@ use std::time::Duration;
 
 use interline_journal::{Journal, LogKey};
 use interline_model::{Actor, CellName, ForcedEnd, Json, Millis, Part, Principal, RunAccepted, RunId, SessionId, Text};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::access::{Access, Denied, Gate};
+use crate::conduct::OnBusy;
 use crate::driver;
 use crate::origin::Origins;
 use crate::route::{Route, Routes};
 use crate::session::{NewRun, Session, Timers, now};
 use crate::telemetry::Telemetry;
 use crate::upstream::{RunInput, SessionSeed};
-use crate::{AskConfig, RunConfig};
+use crate::{AskConfig, RunConfig, Settings};
 
 /// All sessions of this process.
 pub struct Hub {
@@ -80,7 +82,7 @@ pub struct NewSession {
 }
 
 /// A run to be started.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct StartRun {
     /// The surface it comes from: `sse`, `socketio`, `native`.
     pub surface: &'static str,
@@ -96,12 +98,24 @@ pub struct StartRun {
     pub system_prompt: Option<Text>,
     /// A label of the end user.
     pub actor: Option<Text>,
+    /// What is to hold for it.
+    pub settings: Settings,
     /// One-shot run without people.
     pub headless: bool,
     /// The JSON Schema that a one-shot run's result is to have, an object.
     pub output_schema: Option<Json>,
     /// Starting twice with the same key, cell and actor starts once.
     pub idempotency_key: Option<Text>,
+    /// The id that it is to have; one is drawn otherwise.
+    pub run: Option<RunId>,
+}
+
+/// A run that was taken.
+pub enum Started {
+    /// It has begun.
+    Begun(Arc<Session>, RunId),
+    /// It waits for the run before it, and begins also when nobody waits for it any more. The result comes when it has begun, or cannot.
+    InTurn(oneshot::Receiver<Result<(Arc<Session>, RunId), StartError>>),
 }
 
 /// Why a run was not started.
@@ -255,6 +269,7 @@ impl Hub {
             new.model,
             new.labels,
             route.upstream.clone(),
+            route.conduct.clone(),
             link,
             log,
             self.timers.clone(),
@@ -388,7 +403,7 @@ impl Hub {
         }
         let new = NewSession { id: request.session.clone(), cell: Some(cell), ..NewSession::default() };
         let session = self.create_session(access, new)?;
-        let run = RunId::from_u128(Uuid::new_v4().as_u128());
+        let run = request.run.unwrap_or_else(draw_run);
         let by = Actor { principal: access.principal().clone(), surface: Text::from_static(request.surface) };
         let accepted = RunAccepted {
             run,
@@ -420,7 +435,53 @@ impl Hub {
         }
         let work = session.link.clone().run(input, port);
         self.tasks.spawn(driver::drive(session.clone(), run, work, self.tasks.clone()));
+        if request.settings != Settings::default() {
+            self.tasks.spawn(driver::settle(session.clone(), run, request.settings));
+        }
         Ok((session, run))
+    }
+
+    /// Starts a run, or lets it wait for its turn, as the conduct of its cell says. Must be called inside the runtime.
+    ///
+    /// # Errors
+    /// As [`Hub::start`]; [`StartError::Busy`] also when as many wait as may.
+    pub fn start_in_turn(self: &Arc<Self>, access: &Access, request: StartRun) -> Result<Started, StartError> {
+        let session = request.session.as_ref().and_then(|id| self.session(access, id));
+        let on_busy = session.as_ref().map_or(OnBusy::Reject, |session| session.conduct().on_busy);
+        let (Some(session), OnBusy::Queue | OnBusy::Interrupt) = (session, on_busy) else {
+            return self.start(access, request).map(|(session, run)| Started::Begun(session, run));
+        };
+        // Those that wait come first.
+        if session.waiting() == 0 {
+            match self.start(access, request.clone()) {
+                Ok((session, run)) => return Ok(Started::Begun(session, run)),
+                Err(StartError::Busy { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(place) = session.queue(self.timers.run.max_queued) else {
+            return Err(session.active_run().map_or(StartError::TooManyRuns(self.timers.run.max_queued), |run| StartError::Busy { run }));
+        };
+        let (sender, receiver) = oneshot::channel();
+        let (hub, access) = (self.clone(), access.clone());
+        self.tasks.spawn(async move {
+            let turn = place.turn().await;
+            let started = loop {
+                if on_busy == OnBusy::Interrupt {
+                    let surface = Text::from_static(request.surface);
+                    session.stop(None, Actor { principal: access.principal().clone(), surface });
+                }
+                session.rest().await;
+                match hub.start(&access, request.clone()) {
+                    // Somebody who does not wait was quicker.
+                    Err(StartError::Busy { .. }) => {}
+                    started => break started,
+                }
+            };
+            drop(turn);
+            let _ = sender.send(started);
+        });
+        Ok(Started::InTurn(receiver))
     }
 
     fn active_runs(&self, principal: &Principal) -> usize {
@@ -446,6 +507,12 @@ impl Hub {
         self.closing.cancel();
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
     }
+}
+
+/// A new run's id.
+#[must_use]
+pub fn draw_run() -> RunId {
+    RunId::from_u128(Uuid::new_v4().as_u128())
 }
 
 /// One start with an idempotency key at a time, in the whole process: these are rare and short.

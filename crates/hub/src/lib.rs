@@ -17,28 +17,42 @@
 #![warn(missing_docs)]
 
 mod access;
+mod action;
+mod asks;
+mod channel;
+mod conduct;
 mod config;
 mod cors;
 mod driver;
 mod explaining;
 mod hub;
 mod origin;
+mod policy;
 mod projection;
+mod queue;
 mod route;
 mod session;
+mod settings;
 mod surface;
 mod telemetry;
 mod upstream;
+mod watchers;
 
 pub use access::{Access, Denied, Gate, HashError, RunCredential, Secret, SecretHash, Token};
+pub use action::{Action, ActionError, ActionFuture, Control, Upload, Wire};
+pub use asks::{AskVerdict, PendingAsk};
+pub use channel::{Channel, ChannelFuture, ChannelMessage};
+pub use conduct::{Conduct, OnBusy, Unwatched};
 pub use config::{AskConfig, RunConfig};
 pub use cors::{Cors, Page};
 pub use explaining::Explaining;
-pub use hub::{Filter, Hub, NewSession, StartError, StartRun};
+pub use hub::{Filter, Hub, NewSession, StartError, StartRun, Started, draw_run};
 pub use origin::{Origins, Verdict, is_upgrade, names_this_machine};
+pub use policy::{Decision, Policies, Policy};
 pub use projection::{Gone, Projection, RunBatch, RunTail, Tail};
 pub use route::{MAX_MODEL_BYTES, Models, Route, Routes};
 pub use session::{AnswerError, RunInfo, RunStatus, Session, SessionInfo, Stopped};
+pub use settings::{Environment, Settings};
 pub use surface::Surface;
 pub use telemetry::Telemetry;
 pub use upstream::{Command, Flow, Link, LinkError, LinkFuture, RunInput, RunPort, SessionSeed, Upstream};

@@ -8,8 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use interline_model::{Body, Event, Fact, Record, RunId, What, Writer};
 use tokio::sync::watch;
 
+use crate::watchers::{Watchers, Watching};
+
 /// A session's items of one surface, so far, and the writer that makes them.
 pub struct Projection<W: Writer> {
+    watchers: Watchers,
     state: Mutex<State<W>>,
     /// How many items there are, counted from the session's beginning.
     end: watch::Sender<u64>,
@@ -36,8 +39,8 @@ struct Span {
 pub struct Gone;
 
 impl<W: Writer> Projection<W> {
-    pub(crate) fn new(writer: W) -> Self {
-        Self { state: Mutex::new(State { writer, items: Vec::new(), runs: Vec::new() }), end: watch::Sender::new(0) }
+    pub(crate) fn new(writer: W, watchers: Watchers) -> Self {
+        Self { watchers, state: Mutex::new(State { writer, items: Vec::new(), runs: Vec::new() }), end: watch::Sender::new(0) }
     }
 
     fn state(&self) -> MutexGuard<'_, State<W>> {
@@ -57,7 +60,7 @@ impl<W: Writer> Projection<W> {
 
     /// Follows the session from item number `from` (0-based).
     pub fn tail(self: &Arc<Self>, from: u64) -> Tail<W> {
-        Tail { wake: self.end.subscribe(), projection: self.clone(), at: from }
+        Tail { wake: self.end.subscribe(), _watching: self.watchers.enter(), projection: self.clone(), at: from }
     }
 
     /// Follows one run from its item number `first` on (1-based, inclusive).
@@ -66,7 +69,8 @@ impl<W: Writer> Projection<W> {
     /// [`Gone`] when the session has no such run.
     pub fn run_tail(self: &Arc<Self>, run: RunId, first: u64) -> Result<RunTail<W>, Gone> {
         self.span(run)?;
-        Ok(RunTail { wake: self.end.subscribe(), projection: self.clone(), run, next: first.max(1) })
+        let _watching = self.watchers.enter();
+        Ok(RunTail { wake: self.end.subscribe(), _watching, projection: self.clone(), run, next: first.max(1) })
     }
 
     /// How many items a run has so far, and whether these are all.
@@ -125,6 +129,7 @@ pub struct Tail<W: Writer> {
     projection: Arc<Projection<W>>,
     at: u64,
     wake: watch::Receiver<u64>,
+    _watching: Watching,
 }
 
 impl<W: Writer> Tail<W> {
@@ -165,6 +170,7 @@ pub struct RunTail<W: Writer> {
     run: RunId,
     next: u64,
     wake: watch::Receiver<u64>,
+    _watching: Watching,
 }
 
 /// Consecutive items of a run.
@@ -244,7 +250,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_run_is_numbered_from_one_and_ends() {
-        let projection = Arc::new(Projection::new(Frames));
+        let projection = Arc::new(Projection::new(Frames, Watchers::new(0)));
         let (one, two) = (RunId::from_u128(1), RunId::from_u128(2));
         projection.feed(&accepted(one), &[]);
         projection.feed(&frame("a"), &[]);
@@ -268,7 +274,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_number_beyond_the_end_waits_for_its_item() {
-        let projection = Arc::new(Projection::new(Frames));
+        let projection = Arc::new(Projection::new(Frames, Watchers::new(0)));
         let run = RunId::from_u128(1);
         projection.feed(&accepted(run), &[]);
         let mut tail = projection.run_tail(run, 2).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use interline_model::{CellName, Text};
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Upstream};
+use crate::{Access, Conduct, Upstream};
 
 /// The longest model name that a surface takes from a client. It is in every list and every log, and no model is called more.
 pub const MAX_MODEL_BYTES: usize = 256;
@@ -30,6 +30,8 @@ pub struct Route {
     pub upstream: Arc<dyn Upstream>,
     /// Its model names.
     pub models: Models,
+    /// How its runs go about people.
+    pub conduct: Conduct,
 }
 
 impl Route {
@@ -106,7 +108,12 @@ mod tests {
     }
 
     fn default_cell(routes: &[&str], cells: &[&str]) -> Option<String> {
-        let route = |cell: &&str| Route { cell: CellName::from(*cell), upstream: Arc::new(Nobody), models: Models::default() };
+        let route = |cell: &&str| Route {
+            cell: CellName::from(*cell),
+            upstream: Arc::new(Nobody),
+            models: Models::default(),
+            conduct: Conduct::default(),
+        };
         let cells = cells.iter().map(|cell| CellName::from(*cell)).collect();
         let access = Gate::Tokens(vec![Token { name: "a".into(), hash: SecretHash::of("s"), cells }]).admit(Some("s")).unwrap();
         Routes::new(routes.iter().map(route).collect()).default_cell(&access).map(|cell| cell.to_string())

@@ -8,17 +8,23 @@ use std::time::Duration;
 
 use interline_journal::Log;
 use interline_model::{
-    Actor, Answer, Ask, AskId, AskOutcome, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, ForcedEnd, Millis, Outcome,
-    Principal, Reader, Record, RunAccepted, RunId, SessionId, Text, Usage, What, Writer,
+    Actor, Answer, Ask, AskId, AskOutcome, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, ForcedEnd, Json, Millis, NoticeLevel,
+    Outcome, Principal, Reader, Record, RunAccepted, RunId, SessionId, Text, Usage, What, Writer,
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::action::{Action, ActionError, Control, Wire};
+use crate::asks::{AskVerdict, Asks, PendingAsk};
+use crate::conduct::{Conduct, Unwatched};
 use crate::explaining::Explaining;
+use crate::policy::{Decided, without_people};
 use crate::projection::{Feed, Projection};
+use crate::queue::{Place, Queue};
 use crate::telemetry::Telemetry;
 use crate::upstream::{Command, Flow, Link, LinkError, RunPort, Upstream};
-use crate::{AskConfig, RunConfig};
+use crate::watchers::Watchers;
+use crate::{AskConfig, RunConfig, RunCredential};
 
 /// One conversation.
 pub struct Session {
@@ -28,6 +34,7 @@ pub struct Session {
     created_at: Millis,
     labels: serde_json::Map<String, serde_json::Value>,
     upstream: Arc<dyn Upstream>,
+    conduct: Conduct,
     pub(crate) link: Arc<dyn Link>,
     log: Arc<dyn Log>,
     pub(crate) timers: Timers,
@@ -36,6 +43,10 @@ pub struct Session {
     active: Arc<AtomicUsize>,
     /// Rings when a deadline came nearer.
     pub(crate) alarm: Notify,
+    watchers: Watchers,
+    queue: Queue,
+    /// Whether a run goes on: what waits for its end looks here.
+    busy: watch::Sender<bool>,
     state: Mutex<State>,
 }
 
@@ -51,7 +62,9 @@ struct State {
     feeds: HashMap<(TypeId, String), Arc<dyn Feed>>,
     events: Vec<Event>,
     runs: Vec<Run>,
-    asks: Vec<AskEntry>,
+    asks: Asks,
+    /// The upstream said that the session is paused.
+    paused: bool,
     title: Option<Text>,
     model: Option<Text>,
     last_at: Millis,
@@ -59,18 +72,12 @@ struct State {
 
 struct Run {
     info: RunInfo,
+    headless: bool,
     commands: mpsc::UnboundedSender<Command>,
     over: CancellationToken,
     stop_at: Option<Millis>,
     error_at: Option<Millis>,
     frame_at: Millis,
-}
-
-struct AskEntry {
-    ask: Arc<Ask>,
-    run: RunId,
-    deadline: Millis,
-    settled: Option<(AskOutcome, Option<Actor>)>,
 }
 
 /// A run as lists show it.
@@ -189,6 +196,7 @@ impl Session {
         model: Option<Text>,
         labels: serde_json::Map<String, serde_json::Value>,
         upstream: Arc<dyn Upstream>,
+        conduct: Conduct,
         link: Arc<dyn Link>,
         log: Arc<dyn Log>,
         timers: Timers,
@@ -196,12 +204,14 @@ impl Session {
         active: Arc<AtomicUsize>,
     ) -> Self {
         let now = now();
+        let conduct = Conduct { policies: Arc::new(conduct.policies.of(&cell)), ..conduct };
         let state = State {
             reader: None,
             feeds: HashMap::new(),
             events: Vec::new(),
             runs: Vec::new(),
-            asks: Vec::new(),
+            asks: Asks::default(),
+            paused: false,
             title,
             model,
             last_at: now,
@@ -213,12 +223,16 @@ impl Session {
             created_at: now,
             labels,
             upstream,
+            conduct,
             link,
             log,
             timers,
             telemetry,
             active,
             alarm: Notify::new(),
+            watchers: Watchers::new(now),
+            queue: Queue::default(),
+            busy: watch::Sender::new(false),
             state: Mutex::new(state),
         }
     }
@@ -257,7 +271,7 @@ impl Session {
             created_at: self.created_at,
             updated_at: state.last_at,
             latest: state.runs.last().map(|run| run.info.clone()),
-            asking: state.asks.iter().any(|entry| entry.settled.is_none()),
+            asking: state.asks.is_any_open(),
             labels: self.labels.clone(),
         }
     }
@@ -280,16 +294,22 @@ impl Session {
         self.state().active().map(|run| run.info.run)
     }
 
-    /// The asks that wait for an answer, oldest first, each with its deadline.
+    /// The asks that take an answer, oldest first: those that wait for one, and those of which nothing shows that the agent took it.
     #[must_use]
-    pub fn pending_asks(&self) -> Vec<(Arc<Ask>, Millis)> {
-        self.state().asks.iter().filter(|entry| entry.settled.is_none()).map(|entry| (entry.ask.clone(), entry.deadline)).collect()
+    pub fn pending_asks(&self) -> Vec<PendingAsk> {
+        self.state().asks.pending()
+    }
+
+    /// How the asks of this session were settled, oldest first: the audit record.
+    #[must_use]
+    pub fn verdicts(&self) -> Vec<AskVerdict> {
+        self.state().asks.verdicts().to_vec()
     }
 
     /// An ask of this session, pending or settled; the newest of that id.
     #[must_use]
     pub fn ask(&self, id: &AskId) -> Option<Arc<Ask>> {
-        self.state().asks.iter().rfind(|entry| entry.ask.id == *id).map(|entry| entry.ask.clone())
+        self.state().asks.get(id)
     }
 
     /// The session as one surface shows it. `key` tells apart projections of the same writer with different options. The first caller
@@ -305,7 +325,7 @@ impl Session {
         if let Some(projection) = state.projection(&key) {
             return projection;
         }
-        let projection = Arc::new(Projection::new(writer));
+        let projection = Arc::new(Projection::new(writer, self.watchers.clone()));
         let mut reader: Option<Box<dyn Reader>> = None;
         let mut events = Vec::new();
         self.log.replay(0, &mut |record| {
@@ -368,6 +388,7 @@ impl Session {
             && let Some(run) = state.runs.last()
         {
             run.over.cancel();
+            self.busy.send_replace(false);
         }
         state.events = events;
         self.log.append(record);
@@ -375,26 +396,27 @@ impl Session {
 
     /// Keeps what the hub itself must know of an event.
     fn note(&self, state: &mut State, at: Millis, event: &Event) {
-        let State { runs, asks, title, model, .. } = state;
+        let State { runs, asks, title, model, paused, .. } = state;
         let Some(run) = runs.last_mut() else { return };
         match &event.what {
             What::TurnStarted => run.info.turns += 1,
             What::ToolStarted { .. } => run.info.steps += 1,
             What::AskRaised(ask) => {
                 let deadline = ask.kind.deadline(at, self.timers.ask.permission_ms, self.timers.ask.form_ms);
-                asks.push(AskEntry { ask: Arc::new((**ask).clone()), run: run.info.run, deadline, settled: None });
+                asks.raise((**ask).clone(), run.info.run, deadline);
                 self.alarm.notify_one();
             }
-            What::AskSettled { ask, outcome } => {
-                if let Some(entry) = asks.iter_mut().rfind(|entry| entry.ask.id == *ask) {
-                    entry.settled.get_or_insert((*outcome, None));
-                }
-            }
+            What::AskSettled { ask, outcome } => asks.settle(ask, *outcome, at),
             What::Notice { code, .. } if &**code == "recoverable_error" => {
                 run.error_at = Some(at);
                 self.alarm.notify_one();
             }
-            What::SessionChanged { model: new_model, title: new_title, .. } => {
+            What::SessionChanged { model: new_model, title: new_title, state, .. } => {
+                match state.as_deref() {
+                    Some("paused") => *paused = true,
+                    Some(_) => *paused = false,
+                    None => {}
+                }
                 if new_title.is_some() {
                     title.clone_from(new_title);
                 }
@@ -410,9 +432,8 @@ impl Session {
                 };
                 run.info.ended_at = Some(at);
                 run.info.usage = end.usage;
-                for entry in asks.iter_mut() {
-                    entry.settled.get_or_insert((AskOutcome::Void, None));
-                }
+                asks.run_ended(at);
+                *paused = false;
                 self.telemetry.run_ended(run.info.status);
                 self.active.fetch_sub(1, Ordering::Relaxed);
                 self.alarm.notify_one();
@@ -445,7 +466,9 @@ impl Session {
             usage: None,
         };
         state.model = Some(accepted.model.clone());
-        state.runs.push(Run { info, commands: sender, over: over.clone(), stop_at: None, error_at: None, frame_at: started_at });
+        let headless = accepted.headless;
+        state.runs.push(Run { info, headless, commands: sender, over: over.clone(), stop_at: None, error_at: None, frame_at: started_at });
+        self.busy.send_replace(true);
         self.telemetry.run_started();
         self.active.fetch_add(1, Ordering::Relaxed);
         self.append(&mut state, Body::Fact(Fact::RunAccepted(Box::new(accepted))));
@@ -467,6 +490,7 @@ impl Session {
         }
         // A recoverable error among what this frame means sets its own time in `note`.
         let error_at = latest.error_at.take();
+        self.decide(&mut state, &frame);
         self.append(&mut state, Body::Frame(frame));
         let unread = matches!(state.events.as_slice(), [Event { what: What::Other { name }, .. }] if &**name == "malformed");
         if let Some(latest) = state.runs.last_mut() {
@@ -477,7 +501,32 @@ impl Session {
                 latest.frame_at = now();
             }
         }
+        if !unread {
+            state.asks.frame_came();
+        }
         if state.active().is_some() { Flow::Go } else { Flow::Over }
+    }
+
+    /// Decides about the ask that this frame raises, if nobody has to be asked.
+    fn decide(&self, state: &mut State, frame: &Text) {
+        let Some((run, headless)) = state.runs.last().map(|run| (run.info.run, run.headless)) else { return };
+        if !headless && self.conduct.policies.is_empty() {
+            return;
+        }
+        let Some(ask) = self.upstream.ask_in(frame).filter(|ask| !state.asks.knows(&ask.id)) else { return };
+        let decided = self.conduct.policies.decide(&ask).or_else(|| headless.then(|| without_people(&ask)));
+        let Some(decided) = decided else { return };
+        state.asks.decide(&ask, run, &decided, now().max(state.last_at));
+        let Decided { allowed, rule } = decided;
+        self.append(state, Body::Fact(Fact::AskDecided { ask: ask.id.clone(), allowed, rule: rule.clone() }));
+        let answer = if allowed {
+            Answer::Allow { input: None, always: false }
+        } else {
+            Answer::Deny { message: Text::from(format!("denied by the policy {rule}")) }
+        };
+        if let Some(run) = state.runs.last() {
+            let _ = run.commands.send(Command::Answer { ask: Arc::new(ask), answer });
+        }
     }
 
     pub(crate) fn link_state(&self, run: RunId, up: bool) {
@@ -506,20 +555,16 @@ impl Session {
     /// When there is no such ask, or it was settled before.
     pub fn answer(&self, ask: &AskId, answer: Answer, by: Actor) -> Result<AskOutcome, AnswerError> {
         let mut state = self.state();
-        let entry = state.asks.iter_mut().rfind(|entry| entry.ask.id == *ask).ok_or(AnswerError::NotFound)?;
-        if let Some((outcome, by)) = entry.settled.clone() {
-            return Err(AnswerError::Settled { outcome, by });
-        }
-        let outcome = answer.outcome();
-        entry.settled = Some((outcome, Some(by.clone())));
-        let (command, run) = (Command::Answer { ask: entry.ask.clone(), answer: answer.clone() }, entry.run);
-        if let Some(run) = state.runs.iter_mut().find(|entry| entry.info.run == run) {
+        let active = state.active().map(|run| run.info.run);
+        let taken = state.asks.answer(ask, &answer, &by, now().max(self.created_at), active)?;
+        if let Some(run) = state.runs.iter_mut().find(|entry| entry.info.run == taken.run) {
             run.frame_at = now();
             // A closed channel means that the link is winding down; its run ends and voids the ask.
-            let _ = run.commands.send(command);
+            let _ = run.commands.send(Command::Answer { ask: taken.ask, answer: answer.clone() });
         }
         self.append(&mut state, Body::Fact(Fact::AskAnswered { ask: ask.clone(), answer, by }));
-        Ok(outcome)
+        self.alarm.notify_one();
+        Ok(taken.outcome)
     }
 
     /// Asks the upstream to stop a run, or whatever run goes on. Does nothing more if it was asked before.
@@ -534,15 +579,99 @@ impl Session {
             (_, Some(active)) => active,
             (_, None) => return Stopped::Idle,
         };
+        self.stop_active(&mut state, by);
+        Stopped::Stopping(run)
+    }
+
+    fn stop_active(&self, state: &mut State, by: Actor) {
         if let Some(entry) = state.runs.last_mut()
             && entry.stop_at.is_none()
         {
             entry.stop_at = Some(now());
             let _ = entry.commands.send(Command::Stop);
-            self.append(&mut state, Body::Fact(Fact::StopRequested { by }));
+            self.append(state, Body::Fact(Fact::StopRequested { by }));
             self.alarm.notify_one();
         }
-        Stopped::Stopping(run)
+    }
+
+    /// When the run that goes on is to be stopped because nobody watches it, if nobody does. Looked at again at that time at the latest.
+    fn stop_unwatched_at(&self, state: &State) -> Option<Millis> {
+        let Unwatched::StopAfter(limit) = self.conduct.unwatched else { return None };
+        let run = state.active().filter(|run| run.stop_at.is_none())?;
+        let limit = Millis::try_from(limit.as_millis()).unwrap_or(Millis::MAX);
+        let since = match self.watchers.nobody_since() {
+            Some(since) => since.max(run.info.started_at),
+            None => now(),
+        };
+        Some(since.saturating_add(limit))
+    }
+
+    /// Does something else for the session.
+    ///
+    /// # Errors
+    /// When the upstream cannot do it, or did not, or it is not the time for it.
+    pub async fn act(&self, action: Action, credential: RunCredential) -> Result<Json, ActionError> {
+        let active = self.active_run();
+        if self.upstream.wire(&action).is_some() {
+            return self.say(active.ok_or(ActionError::Idle)?, &action).await;
+        }
+        if active.is_some() && matches!(action, Action::Compact) {
+            return Err(ActionError::Busy);
+        }
+        self.link.clone().act(action, credential).await
+    }
+
+    /// Says an action on the connection of `run`, and waits for the reply.
+    pub(crate) async fn say(&self, run: RunId, action: &Action) -> Result<Json, ActionError> {
+        let unsupported = || ActionError::Unsupported(format!("this agent server cannot {}", action.what()));
+        let wire = self.upstream.wire(action).ok_or_else(unsupported)?;
+        let send = |command| {
+            let state = self.state();
+            let sent = state.active().is_some_and(|active| active.info.run == run && active.commands.send(command).is_ok());
+            if sent { Ok(()) } else { Err(ActionError::Idle) }
+        };
+        let (reply, answer) = oneshot::channel();
+        match wire {
+            Wire::Message(text) => return send(Command::Frame(text)).map(|()| Json::empty_object()),
+            Wire::Request(request) => send(Command::Control(Control { request, reply }))?,
+        }
+        let limit = Duration::from_millis(self.timers.run.control_ms);
+        match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(ActionError::Unreachable("the run ended before the agent server answered".to_owned())),
+            Err(_) => Err(ActionError::Unanswered(limit)),
+        }
+    }
+
+    /// Records what people should know of a run and no frame says.
+    pub(crate) fn notice(&self, run: RunId, level: NoticeLevel, code: &'static str, text: Text) {
+        let mut state = self.state();
+        if state.is_active(run) {
+            self.append(&mut state, Body::Fact(Fact::Noticed { level, code: Text::from_static(code), text }));
+        }
+    }
+
+    /// How its runs go about people.
+    #[must_use]
+    pub fn conduct(&self) -> &Conduct {
+        &self.conduct
+    }
+
+    /// How many runs wait for their turn.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// A place among those that wait, unless there are `max` of them.
+    pub(crate) fn queue(&self, max: usize) -> Option<Place> {
+        self.queue.enter(max)
+    }
+
+    /// Waits until no run goes on.
+    pub(crate) async fn rest(&self) {
+        let mut busy = self.busy.subscribe();
+        // The sender is the session's own, and outlives this.
+        let _ = busy.wait_for(|busy| !busy).await;
     }
 
     /// Passes a native client's own frame to the upstream of the run that goes on. `false` if none does.
@@ -575,7 +704,7 @@ impl Session {
     /// How long until something is due for `run`; `None` once it has ended.
     pub(crate) fn due_in(&self, run: RunId) -> Option<Duration> {
         let state = self.state();
-        let due = state.next_deadline(run, &self.timers)?;
+        let due = state.next_deadline(run, &self.timers)?.min(self.stop_unwatched_at(&state).unwrap_or(Millis::MAX));
         Some(Duration::from_millis(due.saturating_sub(now())))
     }
 
@@ -583,24 +712,23 @@ impl Session {
     pub(crate) fn check(&self, run: RunId) {
         let mut state = self.state();
         let now = now();
-        let expired: Vec<AskId> = state
-            .asks
-            .iter_mut()
-            .filter(|entry| entry.run == run && entry.settled.is_none() && entry.deadline <= now)
-            .map(|entry| {
-                entry.settled = Some((AskOutcome::Expired, None));
-                entry.ask.id.clone()
-            })
-            .collect();
-        for id in expired {
-            let ask = state.asks.iter().rfind(|entry| entry.ask.id == id).map(|entry| entry.ask.clone());
-            if let (Some(ask), Some(entry)) = (ask, state.runs.last()) {
+        let paused = state.paused;
+        for ask in state.asks.expired(run, now, paused) {
+            let id = ask.id.clone();
+            if let Some(entry) = state.runs.last() {
                 let answer = Answer::Deny { message: Text::from_static("nobody answered in time") };
                 let _ = entry.commands.send(Command::Answer { ask, answer });
             }
             self.append(&mut state, Body::Fact(Fact::AskExpired { ask: id }));
         }
-        let asking = state.asks.iter().any(|entry| entry.settled.is_none());
+        for ask in state.asks.unconfirmed(now, self.timers.ask.confirm_ms) {
+            self.append(&mut state, Body::Fact(Fact::AskUnconfirmed { ask }));
+        }
+        if self.stop_unwatched_at(&state).is_some_and(|at| at <= now) {
+            let by = Actor { principal: self.principal.clone(), surface: Text::from_static("interline") };
+            self.stop_active(&mut state, by);
+        }
+        let asking = state.asks.is_any_open();
         let Some(entry) = state.active().filter(|entry| entry.info.run == run) else { return };
         let timers = &self.timers.run;
         let since = |moment: Option<Millis>, limit: u64| moment.is_some_and(|moment| moment.saturating_add(limit) <= now);
@@ -632,11 +760,11 @@ impl State {
 
     fn next_deadline(&self, run: RunId, timers: &Timers) -> Option<Millis> {
         let entry = self.active().filter(|entry| entry.info.run == run)?;
-        let asks = self.asks.iter().filter(|ask| ask.settled.is_none()).map(|ask| ask.deadline).min();
+        let asks = self.asks.next_deadline(self.paused, timers.ask.confirm_ms);
         let stop = entry.stop_at.map(|at| at.saturating_add(timers.run.stop_grace_ms));
         let error = entry.error_at.map(|at| at.saturating_add(timers.run.recoverable_error_ms));
         let idle = entry.frame_at.saturating_add(timers.run.max_idle_ms);
-        let idle = if asks.is_some() { None } else { Some(idle) };
+        let idle = if self.asks.is_any_open() { None } else { Some(idle) };
         Some([asks, stop, error, idle].into_iter().flatten().min().unwrap_or(Millis::MAX))
     }
 }

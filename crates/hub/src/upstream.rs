@@ -8,8 +8,10 @@ use interline_model::{Answer, Ask, CellName, ExplainReader, FailureKind, Part, P
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::RunCredential;
+use crate::action::{Action, ActionError, ActionFuture, Control};
+use crate::channel::ChannelFuture;
 use crate::session::Session;
+use crate::{RunCredential, Wire};
 
 /// One agent server.
 pub trait Upstream: Send + Sync + 'static {
@@ -25,8 +27,27 @@ pub trait Upstream: Send + Sync + 'static {
         Box::new(Unexplained::new(self.reader()))
     }
 
+    /// The ask that a message raises, if it is one: what policies decide about before anybody sees it.
+    fn ask_in(&self, message: &Text) -> Option<Ask> {
+        let _ = message;
+        None
+    }
+
+    /// How an action is said on the connection of a run; `None` if it is not said there.
+    fn wire(&self, action: &Action) -> Option<Wire> {
+        let _ = action;
+        None
+    }
+
     /// The link of a new session. Nothing is dialled before the first run.
     fn open(&self, session: &SessionSeed) -> Arc<dyn Link>;
+
+    /// Opens the coding channel for one client.
+    fn coding_channel(&self, credential: RunCredential) -> ChannelFuture {
+        let _ = credential;
+        let error = ActionError::Unsupported(format!("upstream {} has no coding channel", self.name()));
+        Box::pin(std::future::ready(Err(error)))
+    }
 }
 
 /// What a link may know of its session.
@@ -49,6 +70,13 @@ pub trait Link: Send + Sync {
     /// breaks, and returns when the upstream has nothing more to say of this run. The hub starts one run of a session at a time, but a
     /// run that was ended locally may still be winding down when the next one begins (decision 16).
     fn run(self: Arc<Self>, input: RunInput, port: RunPort) -> LinkFuture;
+
+    /// Does something else for the session, beside whatever run goes on.
+    fn act(self: Arc<Self>, action: Action, credential: RunCredential) -> ActionFuture {
+        let _ = credential;
+        let error = ActionError::Unsupported(format!("this agent server cannot {}", action.what()));
+        Box::pin(std::future::ready(Err(error)))
+    }
 
     /// The session is deleted: lets go of what the upstream holds for it. Best effort.
     fn close(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -86,7 +114,7 @@ pub enum LinkError {
 }
 
 /// What the hub wants from a running link.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Command {
     /// Tell the upstream what was answered.
     Answer {
@@ -99,6 +127,8 @@ pub enum Command {
     Stop,
     /// Pass a native client's own frame on, as it is.
     Frame(Text),
+    /// Ask the upstream for something while the run goes on.
+    Control(Control),
 }
 
 /// Whether the run still wants frames.

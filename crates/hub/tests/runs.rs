@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interline_hub::{
-    Access, AnswerError, AskConfig, Flow, Gate, Hub, Link, LinkError, LinkFuture, Models, NewSession, Route, Routes, RunConfig, RunInput,
-    RunPort, RunStatus, Session, SessionSeed, StartError, StartRun, Stopped, Upstream,
+    Access, AnswerError, AskConfig, Conduct, Flow, Gate, Hub, Link, LinkError, LinkFuture, Models, NewSession, Route, Routes, RunConfig,
+    RunInput, RunPort, RunStatus, Session, SessionSeed, StartError, StartRun, Stopped, Upstream,
 };
 use interline_journal::Memory;
 use interline_model::{
@@ -121,8 +121,9 @@ fn hub() -> (Arc<Hub>, Access) {
 
 fn hub_with(run: RunConfig) -> (Arc<Hub>, Access) {
     let run = RunConfig { stop_grace_ms: 50, max_idle_ms: 400, max_active: 2, ..run };
-    let ask = AskConfig { permission_ms: 150, form_ms: 150 };
-    let route = Route { cell: CellName::from("default"), upstream: Arc::new(Scripted), models: Models::default() };
+    let ask = AskConfig { permission_ms: 150, form_ms: 150, ..AskConfig::default() };
+    let route =
+        Route { cell: CellName::from("default"), upstream: Arc::new(Scripted), models: Models::default(), conduct: Conduct::default() };
     let hub = Arc::new(Hub::new(Gate::Open, Routes::new(vec![route]), run, ask, Arc::new(Memory::default())));
     let access = hub.admit(None).unwrap();
     (hub, access)
@@ -139,7 +140,7 @@ fn request(prompt: &str) -> StartRun {
         actor: None,
         headless: false,
         output_schema: None,
-        idempotency_key: None,
+        ..StartRun::default()
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use interline_hub::{Gate, Route, Routes, Token, Upstream};
+use interline_hub::{Conduct, Decision, Gate, OnBusy, Policies, Policy, Route, Routes, Token, Unwatched, Upstream};
 use interline_model::CellName;
 use interline_upstream_native::{ConfigError, Kind};
 
 use super::layers::Places;
-use super::{AuthMode, Config, Problem, Problems, bounds};
+use super::{AuthMode, BusyPolicy, Config, PolicyDecision, Problem, Problems, RouteConfig, bounds};
 use crate::admin::Target;
 use crate::{logging, upstreams};
 
@@ -169,6 +169,7 @@ fn routes(config: &Config, upstreams: &Named, found: &mut Findings<'_>) -> Route
     if config.route.is_empty() {
         found.add("route", "no cell is served: add a [[route]] with cell and upstream; cell = \"*\" is every cell");
     }
+    let policies = policies(config, found);
     let mut cells = HashSet::new();
     let mut routes = Vec::new();
     for (number, section) in config.route.iter().enumerate() {
@@ -176,12 +177,16 @@ fn routes(config: &Config, upstreams: &Named, found: &mut Findings<'_>) -> Route
         if section.cell.is_empty() || !cells.insert(&section.cell) {
             found.add(key("cell"), "each cell has one route");
         }
+        if section.stop_unwatched_ms == Some(0) {
+            found.add(key("stop_unwatched_ms"), "must be more than 0: nobody watches a run in its first moment");
+        }
         match upstreams.iter().find(|(name, _)| *name == section.upstream) {
             Some((_, Some(upstream))) => {
                 routes.push(Route {
                     cell: CellName::from(section.cell.as_str()),
                     upstream: upstream.clone(),
                     models: section.model.clone(),
+                    conduct: conduct(section, &policies),
                 });
             }
             // What is wrong with it is said already.
@@ -193,6 +198,62 @@ fn routes(config: &Config, upstreams: &Named, found: &mut Findings<'_>) -> Route
         }
     }
     Routes::new(routes)
+}
+
+/// Every policy that is sound.
+fn policies(config: &Config, found: &mut Findings<'_>) -> Arc<Policies> {
+    let mut names = HashSet::new();
+    let mut policies = Vec::new();
+    for (number, section) in config.policy.iter().enumerate() {
+        let key = |name: &str| format!("policy[{number}].{name}");
+        if section.name.is_empty() || !names.insert(&section.name) {
+            found.add(key("name"), "each policy has a name of its own: it stands in the audit record");
+        }
+        for (index, cell) in section.cells.iter().enumerate() {
+            if !config.route.iter().any(|route| route.cell == *cell || route.cell == "*") {
+                found.add(format!("policy[{number}].cells[{index}]"), format!("no [[route]] serves the cell {cell:?}"));
+            }
+        }
+        let argument = match (&section.argument, &section.matches) {
+            (Some(member), Some(pattern)) => Some((member.as_str(), pattern.as_str())),
+            (None, None) => None,
+            (Some(_), None) => {
+                found.add(key("argument"), "needs `matches`, the expression that the whole of it must match");
+                continue;
+            }
+            (None, Some(_)) => {
+                found.add(key("matches"), "needs `argument`, the member of the tool's input that it is compared with");
+                continue;
+            }
+        };
+        let decision = match section.decision {
+            PolicyDecision::Ask => Decision::Ask,
+            PolicyDecision::Allow => Decision::Allow,
+            PolicyDecision::Deny => Decision::Deny,
+        };
+        match Policy::new(section.name.as_str(), &section.tool, argument, decision) {
+            Ok(policy) => policies.push(policy.in_cells(section.cells.iter().map(|cell| CellName::from(cell.as_str())).collect())),
+            Err(error) => {
+                let wrong = if Policy::new("", &section.tool, None, decision).is_err() { "tool" } else { "matches" };
+                found.add(key(wrong), format!("is no regular expression: {error}"));
+            }
+        }
+    }
+    Arc::new(Policies::new(policies))
+}
+
+fn conduct(section: &RouteConfig, policies: &Arc<Policies>) -> Conduct {
+    Conduct {
+        policies: policies.clone(),
+        on_busy: match section.on_busy {
+            BusyPolicy::Reject => OnBusy::Reject,
+            BusyPolicy::Queue => OnBusy::Queue,
+            BusyPolicy::Interrupt => OnBusy::Interrupt,
+        },
+        unwatched: section
+            .stop_unwatched_ms
+            .map_or(Unwatched::Continue, |limit| Unwatched::StopAfter(std::time::Duration::from_millis(limit))),
+    }
 }
 
 fn origin_is_sound(origin: &str) -> Result<(), &'static str> {

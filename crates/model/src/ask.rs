@@ -124,6 +124,20 @@ pub enum AskOutcome {
     Void,
 }
 
+impl AskOutcome {
+    /// The word for it in lists and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Answered => "answered",
+            Self::Expired => "expired",
+            Self::Void => "void",
+        }
+    }
+}
+
 impl Answer {
     /// How the ask ends with this answer.
     #[must_use]

@@ -84,7 +84,7 @@ pub struct RunId(u128);
 impl RunId {
     /// A run id from the 128 bits of a UUID that the caller drew.
     #[must_use]
-    pub fn from_u128(bits: u128) -> Self {
+    pub const fn from_u128(bits: u128) -> Self {
         Self(bits)
     }
 

@@ -1,6 +1,6 @@
 //! Records: the ordered truth of a session. What a frame said, or a fact that we added ourselves.
 
-use crate::{Answer, AskId, FailureKind, Json, Principal, RunId, SessionId, Text};
+use crate::{Answer, AskId, FailureKind, Json, NoticeLevel, Principal, RunId, SessionId, Text};
 
 /// Milliseconds since the Unix epoch.
 pub type Millis = u64;
@@ -53,6 +53,30 @@ pub enum Fact {
         /// Which ask.
         ask: AskId,
     },
+    /// A policy answered an ask that the next frame raises: nobody is asked. Stands before that frame, so that whoever reads the
+    /// log knows in time.
+    AskDecided {
+        /// Which ask.
+        ask: AskId,
+        /// Whether it is allowed.
+        allowed: bool,
+        /// The rule that decided, by its name.
+        rule: Text,
+    },
+    /// Nothing shows that the upstream took an answer.
+    AskUnconfirmed {
+        /// Which ask.
+        ask: AskId,
+    },
+    /// Something that people should know, and that no frame says.
+    Noticed {
+        /// How bad.
+        level: NoticeLevel,
+        /// Machine token.
+        code: Text,
+        /// The sentence.
+        text: Text,
+    },
     /// Somebody wants the run to stop.
     StopRequested {
         /// Who.
@@ -79,6 +103,9 @@ impl Fact {
             Self::RunAccepted(_) => "fact/run_accepted",
             Self::AskAnswered { .. } => "fact/ask_answered",
             Self::AskExpired { .. } => "fact/ask_expired",
+            Self::AskDecided { .. } => "fact/ask_decided",
+            Self::AskUnconfirmed { .. } => "fact/ask_unconfirmed",
+            Self::Noticed { .. } => "fact/noticed",
             Self::StopRequested { .. } => "fact/stop_requested",
             Self::LinkLost => "fact/link_lost",
             Self::LinkBack => "fact/link_back",

@@ -163,6 +163,26 @@ pub fn cancel(request_id: &str) -> Text {
     Members::of_type("control_cancel_request").str("request_id", request_id).frame()
 }
 
+/// A request of ours with this body.
+#[must_use]
+pub fn request(request_id: &str, body: &Json) -> Text {
+    Members::of_type("control_request").str("request_id", request_id).raw("request", body.as_str()).frame()
+}
+
+/// The body of a request: its subtype, and members that are JSON already (native-ws.md §5.2).
+#[must_use]
+pub fn request_body(subtype: &str, members: &[(&str, &str)]) -> Json {
+    let body = members.iter().fold(Members::new().str("subtype", subtype), |body, (name, value)| body.raw(name, value));
+    Json::written(body.close())
+}
+
+/// Environment variables for the agent's tools (native-ws.md §5.3).
+#[must_use]
+pub fn environment<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Text {
+    let variables = variables.into_iter().fold(Members::new(), |members, (name, value)| members.str(name, value));
+    Members::of_type("update_environment_variables").object("variables", variables).frame()
+}
+
 /// A good answer to a peer's request.
 #[must_use]
 pub fn success(request_id: &str, response: Option<&Json>) -> Text {

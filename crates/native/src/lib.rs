@@ -24,4 +24,4 @@ mod think;
 pub use explain::NativeExplainer;
 pub use frame::{Frame, FrameKind, Key};
 pub use object::{Malformed, Object};
-pub use reader::{NativeReader, Settings};
+pub use reader::{NativeReader, Settings, ask_in};

@@ -31,6 +31,7 @@ mod tools;
 mod turns;
 
 use asks::Asks;
+pub use asks::ask_in;
 use lanes::{LaneId, Lanes, ROOT};
 use repeats::Repeats;
 use tools::Tools;
@@ -133,6 +134,11 @@ impl Run {
         match fact {
             Fact::AskAnswered { ask, answer, .. } => self.settle(|open| open.id == *ask, answer.outcome(), events),
             Fact::AskExpired { ask } => self.settle(|open| open.id == *ask, AskOutcome::Expired, events),
+            Fact::AskDecided { ask, .. } => self.decided(ask),
+            Fact::AskUnconfirmed { ask } => events.push(Event::root(session::unconfirmed(ask))),
+            Fact::Noticed { level, code, text } => {
+                events.push(Event::root(What::Notice { level: *level, code: code.clone(), text: text.clone() }));
+            }
             Fact::StopRequested { .. } => self.stop_requested = true,
             Fact::EndForced(end) => return Some(ends::forced(end, self.stop_requested, self.kept.take())),
             Fact::Titled { title } => events.extend(session::title(Some(title.clone())).map(Event::root)),

@@ -32,6 +32,7 @@ interline_model::rules! {
     QUESTION_TOOL = "question-is-the-question-tools-permission": "A permission request for `AskUserQuestion` is the question itself.";
     FORM_OR_LINK = "form-or-link": "An elicitation is a link with `mode: url`, or with a URL and no schema; else it is a form.";
     FIRST_ANSWER_WINS = "first-answer-wins": "The first answer settles an ask, from whichever surface it comes.";
+    INTERLINE_NOTICES = "interline-notices": "What people should know and no frame says, such as an answer that nothing shows to have been taken, is a notice of ours.";
     EXPIRY_DENIES = "expiry-denies": "An ask that nobody answers in time is settled as denied.";
     UPSTREAM_GOES_ON = "upstream-took-it-back": "A frame that says that an ask is done with, or taken back, voids it if it still waits.";
     COMPACTION_HAS_TWO_ENDS = "compaction-has-two-moments": "Compaction begins and ends; a boundary frame stands for both where the others are not sent, and for nothing between them.";
@@ -324,7 +325,8 @@ pub fn fact_means(fact: &Fact) -> &'static [Means] {
         Fact::AskExpired { .. } => const { &[any(EventKind::AskSettled, EXPIRY_DENIES, "if the ask waits")] },
         Fact::EndForced(_) => FORCED,
         Fact::Titled { .. } => const { &[any(EventKind::SessionChanged, SESSION_SAYS, "if the title is not empty")] },
-        Fact::StopRequested { .. } | Fact::LinkLost | Fact::LinkBack => &[],
+        Fact::AskUnconfirmed { .. } | Fact::Noticed { .. } => const { &[any(EventKind::Notice, INTERLINE_NOTICES, "always")] },
+        Fact::AskDecided { .. } | Fact::StopRequested { .. } | Fact::LinkLost | Fact::LinkBack => &[],
     }
 }
 

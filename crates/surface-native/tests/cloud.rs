@@ -215,7 +215,7 @@ async fn a_session_without_a_prompt_is_silent_until_something_runs_in_it() {
         actor: None,
         headless: false,
         output_schema: None,
-        idempotency_key: None,
+        ..StartRun::default()
     };
     stand.hub.start(&access, start).unwrap();
     assert_eq!(socket.run().await, [text(0), RESULT.to_owned()]);
@@ -278,7 +278,7 @@ async fn nobody_takes_a_settled_ask_for_pending_and_cursors_stay_exact() {
     eventually(|| !session.pending_asks().is_empty()).await;
     let url = |what: &str| stand.http(&format!("/v1/agent/sessions/{}/{what}", native.id));
     let listed = get(&url("elicitations"), &native.token).await;
-    let deadline = session.pending_asks()[0].1;
+    let deadline = session.pending_asks()[0].deadline;
     let request = permission("a");
     let request = request.strip_suffix('}').unwrap();
     assert_eq!(listed.body, format!(r#"{{"elicitations":[{request},"deadline":{deadline}}}]}}"#));
@@ -570,7 +570,7 @@ async fn a_client_that_does_not_read_is_cut_and_can_come_back() {
         actor: None,
         headless: false,
         output_schema: None,
-        idempotency_key: None,
+        ..StartRun::default()
     };
     let (session, run) = stand.hub.start(&access, start).unwrap();
     let native = Native { id: run.dashed(), token: String::new(), thread: session.id().to_string() };

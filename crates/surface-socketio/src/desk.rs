@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::beginning::intent_of;
 use crate::command::{Command, Message, RawFrom, Unread, read};
 use crate::inbox::{Inbox, Packet};
-use crate::mapping::intent_of;
 use crate::outlet::{Gone, Outlet};
 use crate::refusal::Refusal;
 use crate::shell::{SURFACE, Shell};
@@ -220,6 +220,7 @@ impl Desk {
             headless: message.headless,
             output_schema: message.output_schema,
             idempotency_key: None,
+            ..StartRun::default()
         };
         let (_, run) = self.shell.hub.start(self.access(), request)?;
         let told = held.ack(ack, &sent_ack(session.id(), Some(run))).await;

@@ -56,7 +56,7 @@ pub(crate) async fn answer(State(shell): State<Arc<Shell>>, caller: Caller, body
     let cell = caller.cell(&shell)?;
     let ask = ask_id(&caller);
     let sessions = shell.hub.sessions(&caller.access, &Filter { cell: Some(cell), actor: None });
-    let pending = |session: &&Arc<Session>| session.pending_asks().iter().any(|(pending, _)| pending.id == ask);
+    let pending = |session: &&Arc<Session>| session.pending_asks().iter().any(|pending| pending.ask.id == ask);
     let session = sessions.iter().find(pending).or_else(|| sessions.iter().find(|session| session.ask(&ask).is_some()));
     let session = session.ok_or_else(|| Refusal::RequestNotFound(ask.to_string()))?;
     settle(session, &ask, Reply::parse(&read_body(&shell, body).await?)?, &caller)

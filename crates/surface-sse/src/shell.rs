@@ -101,7 +101,7 @@ impl Shell {
 
     /// A fresh writer. Two with the same extras write the same.
     pub(crate) fn writer(&self, extras: Extras) -> SseWriter {
-        let AskConfig { permission_ms, form_ms } = *self.hub.ask_config();
+        let AskConfig { permission_ms, form_ms, .. } = *self.hub.ask_config();
         SseWriter::new(Options { extras, ask_limits: Some(AskLimits { permission_ms, form_ms }), ..self.config.options() })
     }
 
@@ -146,6 +146,7 @@ async fn start(State(shell): State<Arc<Shell>>, caller: Caller, headers: HeaderM
         headless: false,
         output_schema: None,
         idempotency_key: key,
+        ..StartRun::default()
     };
     let (session, run) = shell.hub.start(&caller.access, start)?;
     let profile = cursor::post_profile(caller.query("sse"), shell.config.post_profile);

@@ -111,7 +111,7 @@ impl CloudLink {
             token: Token::new(&created),
             session: created.session_id,
             lineup: LineUp::new(),
-            outbox: Outbox::new(server.name(), stop, server.link.cloud_max_outbound, &server.link),
+            outbox: Outbox::new(server.name(), input.run, stop, server.link.cloud_max_outbound, &server.link),
             backoff,
             cursor: server.link.cursor,
             numbered: false,
@@ -349,6 +349,11 @@ impl CloudRun<'_> {
         };
         if let Some(url) = desynced(&text) {
             return Some(Ended::Desynced(url));
+        }
+        if self.outbox.answered(&text) {
+            // Counted like any frame of the session's, and nobody else's (decision 28).
+            let _ = self.lineup.admit(&text);
+            return None;
         }
         let is_new = self.lineup.admit(&text);
         if std::mem::take(&mut self.rejoined) && is_new {

@@ -25,11 +25,12 @@ mod prompt;
 mod refusal;
 mod server;
 mod socket;
+mod wire;
 
 use std::sync::Arc;
 
-use interline_hub::{Link, SessionSeed, Upstream};
-use interline_model::{ExplainReader, Reader};
+use interline_hub::{Action, Link, SessionSeed, Upstream, Wire};
+use interline_model::{Ask, ExplainReader, Reader, Text};
 use interline_native::{NativeExplainer, NativeReader, Settings};
 
 pub use config::{ConfigError, Kind, LinkConfig, Mode, UpstreamConfig};
@@ -61,6 +62,14 @@ impl Upstream for NativeUpstream {
 
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(NativeReader::new(self.settings()))
+    }
+
+    fn ask_in(&self, message: &Text) -> Option<Ask> {
+        interline_native::ask_in(message)
+    }
+
+    fn wire(&self, action: &Action) -> Option<Wire> {
+        wire::wire(action)
     }
 
     fn explainer(&self) -> Box<dyn ExplainReader> {

@@ -4,20 +4,24 @@
 //! arrived. Answers and the stop of the last half minute are therefore sent again on the next connection: servers ignore what
 //! they know already.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use interline_hub::{Command, RunPort};
-use interline_model::{Answer, Ask, Text};
+use interline_hub::{ActionError, Command, Control, RunPort};
+use interline_model::{Answer, Ask, Json, RunId, Text};
 use interline_native::build;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::LinkConfig;
+use crate::wire::reply_in;
 
 /// Frames that wait to be sent, and those sent lately.
 pub(crate) struct Outbox {
     upstream: String,
+    /// What the ids of our requests begin with.
+    requester: String,
     /// The frame that stops a run on this plane.
     stop: Text,
     stopping: bool,
@@ -27,6 +31,9 @@ pub(crate) struct Outbox {
     resend: Duration,
     waiting: VecDeque<Message>,
     lately: VecDeque<(Instant, Text)>,
+    /// Requests of ours that wait for a reply, by their ids. Whoever asked gives up by himself.
+    asked: HashMap<Text, oneshot::Sender<Result<Json, ActionError>>>,
+    requests: u64,
 }
 
 struct Message {
@@ -36,9 +43,10 @@ struct Message {
 }
 
 impl Outbox {
-    pub(crate) fn new(upstream: &str, stop: Text, limit: usize, config: &LinkConfig) -> Self {
+    pub(crate) fn new(upstream: &str, run: RunId, stop: Text, limit: usize, config: &LinkConfig) -> Self {
         Self {
             upstream: upstream.to_owned(),
+            requester: format!("interline-{run}"),
             stop,
             stopping: false,
             limit,
@@ -46,6 +54,8 @@ impl Outbox {
             resend: config.resend(),
             waiting: VecDeque::new(),
             lately: VecDeque::new(),
+            asked: HashMap::new(),
+            requests: 0,
         }
     }
 
@@ -64,7 +74,35 @@ impl Outbox {
                 );
             }
             Command::Frame(text) => self.push(Message { text, repeatable: false }),
+            Command::Control(Control { request, reply }) => self.ask(&request, reply),
         }
+    }
+
+    /// Sends a request of ours.
+    fn ask(&mut self, request: &Json, reply: oneshot::Sender<Result<Json, ActionError>>) {
+        self.requests = self.requests.saturating_add(1);
+        let id = Text::from(format!("{}-{}", self.requester, self.requests));
+        let text = build::request(&id, request);
+        if text.len() > self.limit {
+            let message = format!("it is {} bytes long, and this connection takes {}", text.len(), self.limit);
+            let _ = reply.send(Err(ActionError::Refused { status: None, message }));
+            return;
+        }
+        self.asked.retain(|_, reply| !reply.is_closed());
+        self.asked.insert(id, reply);
+        self.push(Message { text, repeatable: false });
+    }
+
+    /// Whether a message is the reply to a request of ours; then whoever asked has it.
+    pub(crate) fn answered(&mut self, message: &Text) -> bool {
+        if self.asked.is_empty() || !message.contains("control_response") {
+            return false;
+        }
+        let Some((id, result)) = reply_in(message) else { return false };
+        let Some(reply) = self.asked.remove(&id) else { return false };
+        // Nobody may be waiting any more.
+        let _ = reply.send(result);
+        true
     }
 
     /// Takes all commands that are there.
@@ -163,7 +201,7 @@ impl Outbox {
 mod tests {
     use std::sync::Arc;
 
-    use interline_model::{AskId, AskKind, Json};
+    use interline_model::{AskId, AskKind};
 
     use super::*;
 
@@ -171,7 +209,7 @@ mod tests {
 
     fn outbox() -> Outbox {
         let config = LinkConfig { max_pending: 3, resend_ms: 1000, ..LinkConfig::default() };
-        Outbox::new("main", build::cancel("stop-1"), LIMIT, &config)
+        Outbox::new("main", RunId::from_u128(1), build::cancel("stop-1"), LIMIT, &config)
     }
 
     fn answer(input: &str) -> Command {
@@ -212,6 +250,31 @@ mod tests {
         assert_eq!(drain(&mut outbox, now + Duration::from_millis(900)), [first[0].clone(), first[1].clone()]);
         outbox.reconnected(now + Duration::from_millis(5000));
         assert!(outbox.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_reply_reaches_whoever_asked_and_nobody_else() {
+        let (mut outbox, now) = (outbox(), Instant::now());
+        let (reply, answer) = oneshot::channel();
+        outbox.take(Command::Control(Control { request: build::request_body("get_context_usage", &[]), reply }));
+        let sent = drain(&mut outbox, now);
+        assert!(sent[0].contains(r#""request":{"subtype":"get_context_usage"}"#), "{sent:?}");
+        let said = |id: &str| {
+            Text::from(format!(
+                r#"{{"type":"control_response","response":{{"subtype":"success","request_id":"{id}","response":{{"totalTokens":7}}}}}}"#
+            ))
+        };
+        assert!(!outbox.answered(&said("somebody-elses")));
+        let id = format!("interline-{}-1", RunId::from_u128(1));
+        assert!(outbox.answered(&said(&id)));
+        assert_eq!(answer.await.unwrap().unwrap().as_str(), r#"{"totalTokens":7}"#);
+        assert!(!outbox.answered(&said(&id)), "once");
+        outbox.reconnected(now);
+        assert!(outbox.is_empty(), "a request is not made twice");
+        let (reply, answer) = oneshot::channel();
+        let long = format!("\"{}\"", "x".repeat(LIMIT));
+        outbox.take(Command::Control(Control { request: build::request_body("set_model", &[("model", &long)]), reply }));
+        assert!(outbox.is_empty() && answer.await.unwrap().is_err());
     }
 
     #[tokio::test]

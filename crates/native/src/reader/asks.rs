@@ -7,7 +7,8 @@ use interline_model::{Ask, AskId, AskKind, AskOutcome, Choice, Event, Json, Ques
 use super::Run;
 use super::lanes::{LaneId, ROOT};
 use super::tools::Stage;
-use crate::frame::{CanUseTool, Elicitation};
+use crate::Frame;
+use crate::frame::{CanUseTool, Control, Elicitation, Request};
 use crate::object::{Object, elements};
 use crate::string;
 
@@ -53,42 +54,18 @@ impl Run {
             self.announce(tool, None, events);
         }
         let announced = call.as_ref().and_then(|call| self.tools.get(self.tools.find(call)?)).filter(|tool| tool.stage != Stage::Waiting);
-        let input = input.map_or_else(Json::empty_object, Json::into_object);
-        let is_question = name.as_deref() == Some(QUESTION_TOOL);
-        let ask = Ask {
-            id: AskId::from(id),
-            kind: if is_question { AskKind::Question } else { AskKind::Permission },
-            call: announced.map(|tool| tool.call.clone()),
-            tool_name: name.unwrap_or_else(|| Text::from_static("tool")),
-            message: [request.decision_reason(), request.title(), request.description()]
-                .into_iter()
-                .flatten()
-                .find(|text| !text.is_empty()),
-            questions: if is_question { questions(&input) } else { Vec::new() },
-            input,
-            suggestions: request.permission_suggestions().filter(is_filled_list),
-        };
-        self.raise(ask, lane, call, None, events);
+        let announced = announced.map(|tool| tool.call.clone());
+        self.raise(Ask { call: announced, ..permission(id, request) }, lane, call, None, events);
     }
 
     /// A form or a link; `whole` is the request as it came.
     pub(super) fn elicitation(&mut self, id: Text, request: &Elicitation<'_>, whole: Option<Json>, events: &mut Vec<Event>) {
-        let is_link = match request.mode().as_deref() {
-            Some("url") => true,
-            Some(_) => false,
-            None => request.url().is_some() && request.requested_schema().is_none(),
-        };
-        let ask = Ask {
-            id: AskId::from(id),
-            kind: if is_link { AskKind::Link } else { AskKind::Form },
-            call: None,
-            tool_name: request.mcp_server_name().filter(|name| !name.is_empty()).unwrap_or_else(|| Text::from_static("form")),
-            message: request.message().filter(|message| !message.is_empty()),
-            input: whole.map_or_else(Json::empty_object, Json::into_object),
-            questions: Vec::new(),
-            suggestions: None,
-        };
-        self.raise(ask, ROOT, None, request.elicitation_id(), events);
+        self.raise(form(id, request, whole), ROOT, None, request.elicitation_id(), events);
+    }
+
+    /// A policy decided about an ask that is to come: it is not raised.
+    pub(super) fn decided(&mut self, ask: &AskId) {
+        self.asks.raised.insert(ask.text());
     }
 
     fn raise(&mut self, ask: Ask, lane: LaneId, call: Option<Text>, elicitation: Option<Text>, events: &mut Vec<Event>) {
@@ -105,6 +82,57 @@ impl Run {
         for ask in self.asks.open.extract_if(.., |ask| which(ask)) {
             events.push(self.lanes.get(ask.lane).speaker.event(What::AskSettled { ask: ask.id, outcome }));
         }
+    }
+}
+
+/// The ask that a message raises, if it is one, as far as the message alone tells: without the call that it belongs to.
+#[must_use]
+pub fn ask_in(message: &Text) -> Option<Ask> {
+    if !message.contains("can_use_tool") && !message.contains("elicitation") {
+        return None;
+    }
+    let Ok(Frame::Control(Control::Request(control))) = Frame::parse(message) else { return None };
+    let id = control.request_id().filter(|id| !id.is_empty())?;
+    match control.request()? {
+        Request::CanUseTool(request) => Some(permission(id, &request)),
+        Request::Elicitation(request) => Some(form(id, &request, control.object().json("request"))),
+        _ => None,
+    }
+}
+
+/// A permission or question.
+fn permission(id: Text, request: &CanUseTool<'_>) -> Ask {
+    let name = request.tool_name().filter(|name| !name.is_empty());
+    let input = request.input().map_or_else(Json::empty_object, Json::into_object);
+    let is_question = name.as_deref() == Some(QUESTION_TOOL);
+    Ask {
+        id: AskId::from(id),
+        kind: if is_question { AskKind::Question } else { AskKind::Permission },
+        call: None,
+        tool_name: name.unwrap_or_else(|| Text::from_static("tool")),
+        message: [request.decision_reason(), request.title(), request.description()].into_iter().flatten().find(|text| !text.is_empty()),
+        questions: if is_question { questions(&input) } else { Vec::new() },
+        input,
+        suggestions: request.permission_suggestions().filter(is_filled_list),
+    }
+}
+
+/// A form or link; `whole` is the request as it came.
+fn form(id: Text, request: &Elicitation<'_>, whole: Option<Json>) -> Ask {
+    let is_link = match request.mode().as_deref() {
+        Some("url") => true,
+        Some(_) => false,
+        None => request.url().is_some() && request.requested_schema().is_none(),
+    };
+    Ask {
+        id: AskId::from(id),
+        kind: if is_link { AskKind::Link } else { AskKind::Form },
+        call: None,
+        tool_name: request.mcp_server_name().filter(|name| !name.is_empty()).unwrap_or_else(|| Text::from_static("form")),
+        message: request.message().filter(|message| !message.is_empty()),
+        input: whole.map_or_else(Json::empty_object, Json::into_object),
+        questions: Vec::new(),
+        suggestions: None,
     }
 }
 

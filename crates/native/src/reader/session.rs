@@ -1,6 +1,6 @@
 //! What is said about the session rather than in it: compaction, state, files, tasks, notices.
 
-use interline_model::{CompactionPhase, Event, NoticeLevel, TaskPhase, Text, What};
+use interline_model::{AskId, CompactionPhase, Event, NoticeLevel, TaskPhase, Text, What};
 
 use super::Run;
 use super::lanes::ROOT;
@@ -47,6 +47,12 @@ impl Run {
         let summary = summary.unwrap_or_default();
         events.push(self.lanes.get(lane).speaker.event(What::Task { task, call, phase, summary }));
     }
+}
+
+/// An answer of which nothing shows that the agent took it.
+pub(super) fn unconfirmed(ask: &AskId) -> What {
+    let text = Text::from(format!("nothing shows yet that the agent took the answer to {ask}; it can be given again"));
+    What::Notice { level: NoticeLevel::Warning, code: Text::from_static("answer_unconfirmed"), text }
 }
 
 /// How a task ended. No page lists the words of `status`; what is not plainly a failure is an end like any other.

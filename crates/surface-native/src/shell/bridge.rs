@@ -145,7 +145,7 @@ async fn replace(shell: &Shell, access: &Access, session: &Session, prompt: Text
         actor: None,
         headless: false,
         output_schema: None,
-        idempotency_key: None,
+        ..StartRun::default()
     };
     let deadline = time::Instant::now() + shell.config.replace_timeout();
     loop {

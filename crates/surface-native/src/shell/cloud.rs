@@ -250,6 +250,7 @@ async fn try_create(shell: &Shell, request: Request) -> Result<Response, CloudEr
             headless: false,
             output_schema: None,
             idempotency_key: None,
+            ..StartRun::default()
         };
         let (session, run) = shell.hub.start(&access, start)?;
         let created_at = session.run_info(run).map_or_else(now, |run| run.started_at);
@@ -433,7 +434,7 @@ async fn elicitations(State(shell): State<Arc<Shell>>, Path(id): Path<String>, h
     let pending = if is_meant { projection(session).with(|writer, _| writer.pending().to_vec()) } else { Vec::new() };
     let deadlines = session.pending_asks();
     let requests = pending.iter().filter_map(|request| {
-        let (_, deadline) = deadlines.iter().rfind(|(ask, _)| ask.id == request.ask)?;
+        let deadline = deadlines.iter().rfind(|pending| pending.ask.id == request.ask)?.deadline;
         // A request is an object with members, so this is its end; the rest stays as it came.
         Some(format!("{},\"deadline\":{deadline}}}", request.text.trim_end().strip_suffix('}')?))
     });

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use interline_hub::{
-    AskConfig, Command, Flow, Gate, Hub, Link, LinkError, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort, SecretHash,
+    AskConfig, Command, Conduct, Flow, Gate, Hub, Link, LinkError, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort, SecretHash,
     SessionSeed, Token, Upstream,
 };
 use interline_journal::{Journal, Memory};
@@ -142,7 +142,7 @@ impl Script {
                                 break;
                             }
                         }
-                        Command::Frame(frame) => panic!("nothing is passed on: {frame}"),
+                        other => panic!("nothing else is asked of it: {other:?}"),
                     },
                     () = over.cancelled() => return Ok(()),
                 }
@@ -181,7 +181,7 @@ impl Stand {
     pub(crate) async fn with(gate: Gate, config: Config, journal: Arc<dyn Journal>) -> Self {
         let script = Arc::new(Script::default());
         let upstream = Arc::new(Scripted(script.clone()));
-        let routes = Routes::new(vec![Route { cell: CellName::from("default"), upstream, models: Models::default() }]);
+        let routes = Routes::new(vec![Route { cell: CellName::from("default"), upstream, models: Models::default(), conduct: Conduct::default() }]);
         let run = RunConfig { stop_grace_ms: 400, ..RunConfig::default() };
         let hub = Arc::new(Hub::new(gate, routes, run, AskConfig::default(), journal));
         let router = surface(config).router(hub.clone());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use interline_hub::{
-    AskConfig, Command, Gate, Hub, Link, LinkError, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort, SecretHash,
+    AskConfig, Command, Conduct, Gate, Hub, Link, LinkError, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort, SecretHash,
     SessionSeed, Token, Upstream,
 };
 use interline_journal::Memory;
@@ -91,7 +91,7 @@ impl Script {
                             return Ok(());
                         }
                         Command::Answer { ask, answer } => self.answers.lock().unwrap().push((ask.id.clone(), answer)),
-                        Command::Frame(_) => {}
+                        Command::Frame(_) | Command::Control(_) => {}
                     },
                     () = over.cancelled() => return Ok(()),
                 }
@@ -210,7 +210,7 @@ impl Server {
         let script = Arc::new(Script { gate: Semaphore::new(0), inputs: Mutex::default(), answers: Mutex::default() });
         let upstream: Arc<dyn Upstream> = Arc::new(Scripted(script.clone()));
         let models = Models { default: Some("house".into()), map: [("gpt-4o".to_owned(), "real".to_owned())].into() };
-        let routes = Routes::new(vec![Route { cell: CellName::from("default"), upstream, models }]);
+        let routes = Routes::new(vec![Route { cell: CellName::from("default"), upstream, models, conduct: Conduct::default() }]);
         let hub = Arc::new(Hub::new(gate, routes, RunConfig::default(), AskConfig::default(), Arc::new(Memory::default())));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use interline_hub::{
-    AskConfig, Command, Gate, Hub, Link, LinkError, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort, SecretHash,
+    AskConfig, Command, Conduct, Gate, Hub, Link, LinkError, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort, SecretHash,
     SessionSeed, Token, Upstream,
 };
 use interline_journal::Memory;
@@ -96,7 +96,7 @@ impl Script {
                             return Ok(());
                         }
                         Command::Answer { ask, answer } => self.answers.lock().unwrap().push((ask.id.clone(), answer)),
-                        Command::Frame(_) => {}
+                        Command::Frame(_) | Command::Control(_) => {}
                     },
                     () = over.cancelled() => return Ok(()),
                 }
@@ -201,7 +201,12 @@ impl Server {
         let script = Arc::new(Script { gate: Semaphore::new(0), inputs: Mutex::default(), answers: Mutex::default() });
         let upstream: Arc<dyn Upstream> = Arc::new(Scripted { script: script.clone(), native });
         let models = Models { default: Some("house".into()), map: [("gpt-4o".to_owned(), "real".to_owned())].into() };
-        let route = |cell: &str| Route { cell: CellName::from(cell.to_owned()), upstream: upstream.clone(), models: models.clone() };
+        let route = |cell: &str| Route {
+            cell: CellName::from(cell.to_owned()),
+            upstream: upstream.clone(),
+            models: models.clone(),
+            conduct: Conduct::default(),
+        };
         let routes = Routes::new(vec![route("my-cell"), route("other")]);
         let hub = Arc::new(Hub::new(gate, routes, RunConfig::default(), AskConfig::default(), Arc::new(Memory::default())));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

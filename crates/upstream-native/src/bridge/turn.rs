@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use interline_hub::{Flow, LinkError, RunInput, RunPort, Secret};
-use interline_model::Text;
+use interline_model::{RunId, Text};
 use interline_native::frame::{Control, Data, Lifecycle};
 use interline_native::{Frame, build};
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,7 @@ struct Created {
 pub(super) struct Turn<'a> {
     link: &'a BridgeLink,
     server: &'a Server,
+    run: RunId,
     credential: Option<Secret>,
     conversation: OwnedMutexGuard<Conversation>,
     outbox: Outbox,
@@ -84,9 +85,10 @@ impl<'a> Turn<'a> {
         Self {
             link,
             server,
+            run: input.run,
             credential: server.credential(input),
             conversation,
-            outbox: Outbox::new(server.name(), stop.clone(), server.link.bridge_max_outbound, &server.link),
+            outbox: Outbox::new(server.name(), input.run, stop.clone(), server.link.bridge_max_outbound, &server.link),
             stop,
             stop_id,
             backoff: Backoff::new(&server.link),
@@ -143,7 +145,8 @@ impl<'a> Turn<'a> {
             }
         };
         tracing::info!(upstream = self.server.name(), "a turn may run that nobody follows; it is stopped");
-        let mut outbox = Outbox::new(self.server.name(), self.stop.clone(), self.server.link.bridge_max_outbound, &self.server.link);
+        let mut outbox =
+            Outbox::new(self.server.name(), self.run, self.stop.clone(), self.server.link.bridge_max_outbound, &self.server.link);
         outbox.stop();
         self.sentinel = None;
         let limit = self.server.link.sentinel_wait();
@@ -399,7 +402,7 @@ impl<'a> Turn<'a> {
     fn note(&mut self, text: &Text) -> bool {
         let class = classify(text, &self.stop_id);
         self.sentinel = matches!(class, Class::Sentinel).then(Instant::now);
-        if matches!(class, Class::Sentinel | Class::Ours) {
+        if matches!(class, Class::Sentinel | Class::Ours) || self.outbox.answered(text) {
             return false;
         }
         let lineup = &mut self.conversation.lineup;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use interline_hub::{Access, AskConfig, Gate, Hub, Models, Route, Routes, RunConfig, RunStatus, Secret, Session, StartRun};
+use interline_hub::{Access, AskConfig, Conduct, Gate, Hub, Models, Route, Routes, RunConfig, RunStatus, Secret, Session, StartRun};
 use interline_journal::Memory;
 use interline_model::{
     Actor, Answer, Ask, AskOutcome, Body, CellName, Event, Fact, FailureKind, Outcome, Part, Record, RunId, Text, What, Writer,
@@ -118,8 +118,13 @@ pub(crate) fn config(kind: Kind, url: String) -> UpstreamConfig {
 
 pub(crate) fn hub(gate: Gate, config: UpstreamConfig, link: LinkConfig) -> Arc<Hub> {
     let run = RunConfig { stop_grace_ms: 400, max_idle_ms: 8_000, recoverable_error_ms: 2_000, ..RunConfig::default() };
-    let route = Route { cell: CellName::from("default"), upstream: upstream(config, link).unwrap(), models: Models::default() };
-    let ask = AskConfig { permission_ms: 3_000, form_ms: 3_000 };
+    let route = Route {
+        cell: CellName::from("default"),
+        upstream: upstream(config, link).unwrap(),
+        models: Models::default(),
+        conduct: Conduct::default(),
+    };
+    let ask = AskConfig { permission_ms: 3_000, form_ms: 3_000, ..AskConfig::default() };
     Arc::new(Hub::new(gate, Routes::new(vec![route]), run, ask, Arc::new(Memory::default())))
 }
 
@@ -134,7 +139,7 @@ pub(crate) fn request(prompt: &str) -> StartRun {
         actor: None,
         headless: false,
         output_schema: None,
-        idempotency_key: None,
+        ..StartRun::default()
     }
 }
 
@@ -259,7 +264,7 @@ impl Watched {
 
     pub(crate) async fn asked(&self) -> Arc<Ask> {
         until("an ask is pending", || !self.session.pending_asks().is_empty()).await;
-        self.session.pending_asks().remove(0).0
+        self.session.pending_asks().remove(0).ask
     }
 
     pub(crate) fn answer(&self, ask: &Ask, answer: Answer) -> AskOutcome {
