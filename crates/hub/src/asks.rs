@@ -278,7 +278,7 @@ mod tests {
         asks.answer(&id, &YES, &by("sse"), 10, Some(RUN)).ok().unwrap();
         assert_eq!(asks.next_deadline(false, 35), Some(45));
         assert!(asks.unconfirmed(44, 35).is_empty());
-        assert_eq!(asks.unconfirmed(45, 35), [id.clone()]);
+        assert_eq!(asks.unconfirmed(45, 35), std::slice::from_ref(&id));
         assert!(asks.unconfirmed(99, 35).is_empty(), "once");
         assert!(asks.pending()[0].unconfirmed);
         assert_eq!(outcome(asks.answer(&id, &YES, &by("socketio"), 50, Some(RUN))), Ok(AskOutcome::Allowed));

@@ -1,0 +1,170 @@
+//! How runs go about people: policies, runs without people, queues, runs that nobody watches, answers of which nothing is heard, settings.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod scripted;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use interline_hub::{
+    Access, Action, ActionError, AskConfig, Conduct, Decision, Environment, Hub, OnBusy, Policies, Policy, RunConfig, RunStatus, Session,
+    Settings, StartError, StartRun, Started, Unwatched,
+};
+use interline_model::{Answer, AskId, AskOutcome, RunId, Text};
+use scripted::{Lines, hub, hub_of, lines, me, request};
+
+fn hub_that(conduct: Conduct) -> (Arc<Hub>, Access) {
+    hub_of(RunConfig { max_queued: 2, ..RunConfig::default() }, AskConfig::default(), conduct)
+}
+
+async fn until(what: &str, check: impl Fn() -> bool) {
+    for _ in 0..2_000 {
+        if check() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("never: {what}");
+}
+
+#[tokio::test]
+async fn a_policy_decides_before_anybody_is_asked() {
+    for (decision, outcome) in [(Decision::Allow, AskOutcome::Allowed), (Decision::Deny, AskOutcome::Denied)] {
+        let policies = Policies::new(vec![Policy::new("bash", "Bash", None, decision).unwrap()]);
+        let (hub, access) = hub_that(Conduct { policies: Arc::new(policies), ..Conduct::default() });
+        let (session, run) = hub.start(&access, request("ask")).unwrap();
+        let seen = lines(&session, run).await;
+        assert!(seen[1].contains("Answer"), "the link was told at once, and no ask was seen: {seen:?}");
+        assert_eq!(seen, [seen[0].clone(), seen[1].clone(), "over".to_owned()]);
+        assert_eq!(session.projection("late", || Lines).tail(0).ready(9), seen, "a replay shows the same");
+        let verdict = session.verdicts().remove(0);
+        assert_eq!((verdict.outcome, verdict.by, verdict.rule), (outcome, None, Some(Text::from_static("bash"))));
+        assert!(session.pending_asks().is_empty());
+    }
+    let policies = Policies::new(vec![Policy::new("all", ".*", None, Decision::Allow).unwrap()]);
+    let (hub, access) = hub_that(Conduct { policies: Arc::new(policies), ..Conduct::default() });
+    let (session, _) = hub.start(&access, request("ask-question")).unwrap();
+    until("the question is asked", || !session.pending_asks().is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_run_without_people_asks_nobody() {
+    for (prompt, outcome) in [("ask", AskOutcome::Allowed), ("ask-question", AskOutcome::Denied)] {
+        let (hub, access) = hub();
+        let (session, run) = hub.start(&access, StartRun { headless: true, ..request(prompt) }).unwrap();
+        assert_eq!(lines(&session, run).await.len(), 3, "{prompt}");
+        let verdict = session.verdicts().remove(0);
+        assert_eq!((verdict.outcome, verdict.rule), (outcome, Some(Text::from_static("headless"))), "{prompt}");
+    }
+}
+
+fn again(session: &Session, prompt: &str) -> StartRun {
+    StartRun { session: Some(session.id().clone()), ..request(prompt) }
+}
+
+async fn begun(started: Started) -> (Arc<Session>, RunId) {
+    match started {
+        Started::Begun(session, run) => (session, run),
+        Started::InTurn(receiver) => receiver.await.unwrap().unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn runs_wait_for_their_turn_in_order_also_when_nobody_waits_for_them() {
+    let (hub, access) = hub_that(Conduct { on_busy: OnBusy::Queue, ..Conduct::default() });
+    let (session, first) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;
+    let forgotten = hub.start_in_turn(&access, again(&session, "b end")).unwrap();
+    assert!(matches!(forgotten, Started::InTurn(_)));
+    drop(forgotten);
+    let third = hub.start_in_turn(&access, again(&session, "c end")).unwrap();
+    assert_eq!(hub.start_in_turn(&access, again(&session, "d end")).err(), Some(StartError::Busy { run: first }), "two may wait");
+    session.stop(None, me(&access));
+    let (_, third) = begun(third).await;
+    assert_eq!(lines(&session, third).await, ["start", "c", "over"]);
+    let runs = session.runs();
+    assert_eq!(runs.len(), 3);
+    assert_eq!(lines(&session, runs[1].run).await, ["start", "b", "over"]);
+}
+
+#[tokio::test]
+async fn a_run_can_take_the_place_of_the_one_that_goes_on() {
+    let (hub, access) = hub_that(Conduct { on_busy: OnBusy::Interrupt, ..Conduct::default() });
+    let (session, first) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;
+    let second = hub.start_in_turn(&access, again(&session, "silent")).unwrap();
+    let third = hub.start_in_turn(&access, again(&session, "c end")).unwrap();
+    let (_, second) = begun(second).await;
+    let (_, third) = begun(third).await;
+    assert_eq!(lines(&session, third).await, ["start", "c", "over"]);
+    for run in [first, second] {
+        assert_eq!(session.run_info(run).unwrap().status, RunStatus::Interrupted);
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_nobody_watches_is_stopped_where_that_is_said() {
+    let limit = Duration::from_millis(60);
+    let (hub, access) = hub_that(Conduct { unwatched: Unwatched::StopAfter(limit), ..Conduct::default() });
+    let (session, run) = hub.start(&access, request("obey")).unwrap();
+    let watcher = session.projection("", || Lines).run_tail(run, 1).unwrap();
+    tokio::time::sleep(limit * 2).await;
+    assert!(session.active_run().is_some(), "somebody watches");
+    drop(watcher);
+    until("it is stopped", || session.active_run().is_none()).await;
+    assert!(lines(&session, run).await.contains(&"stop".to_owned()));
+
+    let (hub, access) = hub_that(Conduct::default());
+    let (session, _) = hub.start(&access, request("obey")).unwrap();
+    tokio::time::sleep(limit * 2).await;
+    assert!(session.active_run().is_some(), "by default it goes on");
+}
+
+#[tokio::test]
+async fn an_answer_that_nothing_follows_is_said_to_be_unconfirmed_and_can_be_given_again() {
+    let ask = AskConfig { confirm_ms: 50, ..AskConfig::default() };
+    let (hub, access) = hub_of(RunConfig::default(), ask, Conduct::default());
+    let (session, run) = hub.start(&access, request("mute")).unwrap();
+    until("it asks", || !session.pending_asks().is_empty()).await;
+    let (id, yes) = (AskId::from("q1"), Answer::Allow { input: None, always: false });
+    session.answer(&id, yes.clone(), me(&access)).unwrap();
+    assert!(session.pending_asks().is_empty());
+    assert!(session.answer(&id, yes.clone(), me(&access)).is_err());
+    until("it is told", || session.pending_asks().iter().any(|pending| pending.unconfirmed)).await;
+    assert_eq!(session.answer(&id, yes, me(&access)), Ok(AskOutcome::Allowed));
+    assert!(session.pending_asks().is_empty());
+    session.stop(None, me(&access));
+    // Once for each answer at most, and for the first certainly.
+    let told = lines(&session, run).await.iter().filter(|line| *line == "unconfirmed").count();
+    assert!((1..=2).contains(&told), "{told}");
+}
+
+#[tokio::test]
+async fn settings_are_made_and_what_is_not_to_be_had_is_said() {
+    let (hub, access) = hub();
+    let environment = Environment(BTreeMap::from([(Text::from("TOKEN"), Text::from("canary"))]));
+    let settings = Settings { permission_mode: Some("plan".into()), thinking_tokens: Some(5), environment };
+    assert!(!format!("{settings:?}").contains("canary"));
+    let (session, run) = hub.start(&access, StartRun { settings, ..request("obey") }).unwrap();
+    let seen = || session.projection("", || Lines).tail(0).ready(99);
+    until("all is said", || seen().len() == 5).await;
+    let mut said = seen();
+    said.sort();
+    assert_eq!(said, ["Frame(\"environment\")", "refused", "setting_not_made", "setting_not_made", "start"]);
+    session.stop(None, me(&access));
+    lines(&session, run).await;
+}
+
+#[tokio::test]
+async fn actions_have_their_time() {
+    let (hub, access) = hub();
+    let (session, run) = hub.start(&access, request("obey")).unwrap();
+    let act = |action| session.act(action, access.credential().clone());
+    assert_eq!(act(Action::ContextUsage).await, Err(ActionError::Refused { status: None, message: "not here".to_owned() }));
+    assert_eq!(act(Action::Compact).await, Err(ActionError::Busy));
+    session.stop(None, me(&access));
+    lines(&session, run).await;
+    assert_eq!(act(Action::ContextUsage).await, Err(ActionError::Idle));
+    let refused = act(Action::Compact).await.unwrap_err();
+    assert_eq!(refused.to_string(), "this agent server cannot compact on demand");
+}
