@@ -15,8 +15,9 @@
 
 use interline_model::{CallId, NoticeLevel, TaskPhase, Text};
 
-use crate::mapping::{SessionStatus, SocketEvent, SocketWriter};
+use crate::mapping::{SocketEvent, SocketWriter};
 use crate::object::object;
+use crate::session::SessionStatus;
 
 /// How many changed files are told one by one. More are told as "many": `file_path: null`.
 const MAX_FILES: usize = 20;

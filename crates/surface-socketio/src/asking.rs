@@ -5,11 +5,12 @@
 
 use interline_model::{Ask, AskId, AskKind, AskOutcome, Body, CallId, Event, Fact, Json, Lane, Millis, Record, Text, What};
 
-use crate::mapping::{Asked, SessionStatus, SocketWriter};
+use crate::mapping::{Asked, SocketWriter};
 use crate::options::PauseStatus;
 use crate::patch::Snapshot;
 use crate::projection::{Block, Call, CallStatus, Kind, QuestionRef, TurnStatus};
 use crate::question::{self, ACCEPT, ALLOW, ASK_TOOL, DECLINE, DENY};
+use crate::session::SessionStatus;
 use crate::stamp::loop_id;
 
 /// How long a run whose ask still waits must have been still, in record time, to pause again after frames moved it on by themselves. Without
@@ -57,6 +58,7 @@ impl SocketWriter {
                     input: arguments,
                     status: CallStatus::Awaiting,
                     result: None,
+                    cut: None,
                     started: self.now,
                     duration_ms: None,
                     ask: Some(ask.id.clone()),

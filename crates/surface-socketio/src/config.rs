@@ -24,6 +24,8 @@ pub struct Config {
     pub snapshot_ms: u64,
     /// Bytes up to which a turn is shown whole every time; a larger one when it has grown by a sixteenth.
     pub snapshot_bytes: usize,
+    /// The longest tool result in bytes that events tell whole. Of a longer one they tell the beginning, and the REST path that has all of it.
+    pub max_result_bytes: usize,
     /// Milliseconds between two batches of `turn:events` to one socket, at least.
     pub raw_batch_ms: u64,
     /// Whether `GET …/messages?explain=1` tells which messages of the upstream, and which rules, caused each event of a turn.
@@ -72,8 +74,16 @@ pub enum QueryToken {
 
 impl Default for Config {
     fn default() -> Self {
-        let Options { patch_format, thinking_delta, pause_status, headless_result, context_window, snapshot_ms, snapshot_bytes } =
-            Options::default();
+        let Options {
+            patch_format,
+            thinking_delta,
+            pause_status,
+            headless_result,
+            context_window,
+            snapshot_ms,
+            snapshot_bytes,
+            max_result_bytes,
+        } = Options::default();
         Self {
             patch_format,
             thinking_delta,
@@ -82,6 +92,7 @@ impl Default for Config {
             context_window,
             snapshot_ms,
             snapshot_bytes,
+            max_result_bytes,
             raw_batch_ms: 200,
             explain: false,
             ping_interval_ms: 25_000,
@@ -113,6 +124,7 @@ impl Config {
             context_window: self.context_window,
             snapshot_ms: self.snapshot_ms,
             snapshot_bytes: self.snapshot_bytes,
+            max_result_bytes: self.max_result_bytes,
         }
     }
 

@@ -3,10 +3,11 @@
 use interline_model::{Completion, Json, Outcome, RunEnd, Usage};
 use serde_json::Value;
 
-use crate::mapping::{Run, SessionStatus, SocketEvent, SocketWriter};
+use crate::mapping::{Run, SocketEvent, SocketWriter};
 use crate::object::{Object, object};
 use crate::options::HeadlessResult;
 use crate::projection::{CallStatus, Turn, TurnStatus};
+use crate::session::SessionStatus;
 
 /// The tool by which agents submit a structured result (socketio.md §4.8).
 const SUBMIT_TOOL: &str = "submit_result";

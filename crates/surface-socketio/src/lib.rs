@@ -12,6 +12,9 @@
 
 mod aside;
 mod asking;
+mod beginning;
+mod calls;
+mod compaction;
 mod ending;
 mod form;
 mod ink;
@@ -25,7 +28,9 @@ mod question;
 mod raw;
 mod result;
 pub mod rules;
+mod session;
 mod stamp;
+mod turns;
 
 #[cfg(feature = "io")]
 mod bearer;
@@ -58,10 +63,11 @@ mod telemetry;
 
 #[cfg(feature = "io")]
 pub use config::{Config, QueryToken};
-pub use mapping::{PendingQuestion, SessionStatus, SocketEvent, SocketWriter};
+pub use mapping::{SocketEvent, SocketWriter};
 pub use options::{HeadlessResult, Options, PatchFormat, PauseStatus};
 pub use question::{ChoiceError, Chosen, answer, answer_in_words, chosen, questions};
 pub use raw::{RawItem, RawWriter, batch};
+pub use session::{PendingQuestion, SessionStatus};
 #[cfg(feature = "io")]
 pub use shell::{SocketIoSurface, router};
 pub use stamp::timestamp;

@@ -19,6 +19,8 @@ pub struct Options {
     pub snapshot_ms: Millis,
     /// Up to which size a turn is small enough for a snapshot at every such moment (decision 23).
     pub snapshot_bytes: usize,
+    /// The longest tool result, in bytes, that events tell whole. Of a longer one they tell the beginning, and where all of it is: REST has it.
+    pub max_result_bytes: usize,
 }
 
 impl Default for Options {
@@ -31,6 +33,7 @@ impl Default for Options {
             context_window: 200_000,
             snapshot_ms: 100,
             snapshot_bytes: 16 * 1024,
+            max_result_bytes: 1 << 20,
         }
     }
 }

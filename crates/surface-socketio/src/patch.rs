@@ -8,7 +8,9 @@ use interline_model::{Json, Millis, Text};
 use crate::mapping::{Facts, SocketEvent, SocketWriter};
 use crate::object::{Object, object};
 use crate::options::{Options, PatchFormat};
-use crate::projection::{Block, Call, CallStatus, Turn, TurnStatus};
+use crate::projection::{Block, Call, CallStatus, Results, Turn, TurnStatus};
+use crate::result::beginning;
+use crate::stamp::path_segment;
 
 /// A turn whose text grew by this part since its last snapshot is worth a new one.
 const GROWTH_PART: usize = 16;
@@ -92,7 +94,7 @@ fn write_envelope(
             data(turn, object);
         }
         if whole {
-            object.object("turn", |object| turn.write(object));
+            object.object("turn", |object| turn.write(object, Results::Cut));
         }
     });
 }
@@ -207,12 +209,19 @@ impl SocketWriter {
     /// Ends a call with a result and appends its `tool_result` block.
     pub(crate) fn end_call(&mut self, at: usize, number: usize, status: CallStatus, result: Json) {
         self.tell_thinking(at);
-        let now = self.now;
+        let (now, most) = (self.now, self.options.max_result_bytes);
+        let session = self.facts.as_ref().map(|facts| &facts.session);
         let Some(turn) = self.turns.get_mut(at) else { return };
-        turn.bytes = turn.bytes.saturating_add(2 * result.as_str().len()).saturating_add(SNAPSHOT_BYTES / 4);
+        let cut = beginning(&result, most, || {
+            let session = session.map(|session| path_segment(session.as_str())).unwrap_or_default();
+            format!("/api/sessions/{session}/turns/{}", turn.turn_id)
+        });
+        let told = cut.as_ref().unwrap_or(&result);
+        turn.bytes = turn.bytes.saturating_add(2 * told.as_str().len()).saturating_add(SNAPSHOT_BYTES / 4);
         let Some(call) = turn.calls.get_mut(number) else { return };
         call.status = status;
         call.result = Some(result);
+        call.cut = cut;
         call.duration_ms = Some(now.saturating_sub(call.started));
         call.waits_on = None;
         call.ask = None;
@@ -221,7 +230,7 @@ impl SocketWriter {
         self.patch(at, "tool_result", Snapshot::Boundary, |turn, data| {
             let Some(call) = turn.calls.get(number) else { return };
             data.text("tool_call_id", &call.id);
-            data.raw("result", call.result.as_ref().map_or("null", Json::as_str));
+            data.raw("result", call.result_as(Results::Cut));
             data.text("status", call.status.as_str());
             data.number_or_null("duration_ms", call.duration_ms);
         });
@@ -232,7 +241,7 @@ impl SocketWriter {
         self.tell_thinking(at);
         let Some(turn) = self.turns.get_mut(at) else { return };
         let mut content = String::new();
-        turn.write_content(&mut content, &block);
+        turn.write_content(&mut content, &block, Results::Cut);
         let (kind, call) = (block.kind(), block.call());
         turn.bytes = turn.bytes.saturating_add(content.len()).saturating_add(SNAPSHOT_BYTES / 4);
         turn.blocks.push(block);

@@ -138,12 +138,23 @@ pub(crate) struct Call {
     pub(crate) status: CallStatus,
     /// Text as a rule; what a tool gave back as an object stays one.
     pub(crate) result: Option<Json>,
+    /// What events tell of it, where it is too long for them.
+    pub(crate) cut: Option<Json>,
     pub(crate) started: Millis,
     pub(crate) duration_ms: Option<u64>,
     /// The pending ask that this call stands for.
     pub(crate) ask: Option<AskId>,
     /// The question of a sub-agent that this call waits on.
     pub(crate) waits_on: Option<QuestionRef>,
+}
+
+/// Which results a projection shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Results {
+    /// What events may carry of them.
+    Cut,
+    /// All of them.
+    Whole,
 }
 
 /// A tool call's `status`.
@@ -189,13 +200,19 @@ impl Call {
         !matches!(self.status, CallStatus::Pending | CallStatus::Awaiting)
     }
 
-    fn write(&self, object: &mut Object<'_>) {
+    /// The JSON of its result.
+    pub(crate) fn result_as(&self, results: Results) -> &str {
+        let cut = self.cut.as_ref().filter(|_| results == Results::Cut);
+        cut.or(self.result.as_ref()).map_or("null", Json::as_str)
+    }
+
+    fn write(&self, object: &mut Object<'_>, results: Results) {
         object.text("id", &self.id);
         object.text("tool_name", &self.tool_name);
         object.text("display_name", &self.display_name);
         object.text("arguments", self.input.as_str());
         object.text("status", self.status.as_str());
-        object.raw("result", self.result.as_ref().map_or("null", Json::as_str));
+        object.raw("result", self.result_as(results));
         object.number_or_null("duration_ms", self.duration_ms);
         match &self.waits_on {
             Some(question) => object.object("pending_question_ref", |object| question.write(object)),
@@ -254,12 +271,12 @@ impl Turn {
     }
 
     /// The members of the TurnProjection, all of them always: clients crash on a missing list and tell null from absent.
-    pub(crate) fn write(&self, object: &mut Object<'_>) {
-        self.write_as(object, self.status);
+    pub(crate) fn write(&self, object: &mut Object<'_>, results: Results) {
+        self.write_as(object, self.status, results);
     }
 
     /// The same with another status.
-    pub(crate) fn write_as(&self, object: &mut Object<'_>, status: TurnStatus) {
+    pub(crate) fn write_as(&self, object: &mut Object<'_>, status: TurnStatus, results: Results) {
         let (kind, role) = match self.kind {
             Kind::User => ("message", "user"),
             Kind::Assistant => ("message", "assistant"),
@@ -273,8 +290,8 @@ impl Turn {
         object.text("kind", kind);
         object.text("role", role);
         object.text("status", status.as_str());
-        object.array("blocks", &self.blocks, |out, block| self.write_block(out, block));
-        object.array("tool_calls", &self.calls, |out, call| write_object(out, |object| call.write(object)));
+        object.array("blocks", &self.blocks, |out, block| self.write_block(out, block, results));
+        object.array("tool_calls", &self.calls, |out, call| write_object(out, |object| call.write(object, results)));
         object.text_or_null("model", self.model.as_deref());
         match &self.usage {
             Some(usage) => object.object("usage", |object| {
@@ -315,10 +332,10 @@ impl Turn {
         object.text_or_null("trigger", compaction.map(|compaction| compaction.trigger));
     }
 
-    fn write_block(&self, out: &mut String, block: &Block) {
+    fn write_block(&self, out: &mut String, block: &Block, results: Results) {
         write_object(out, |object| {
             object.text("type", block.kind());
-            object.member("content", |out| self.write_content(out, block));
+            object.member("content", |out| self.write_content(out, block, results));
             let call = block.call().and_then(|call| self.calls.get(call));
             object.text_or_null("tool_call_id", call.map(|call| &*call.id));
             object.text_or_null("tool_name", call.map(|call| &*call.tool_name));
@@ -327,16 +344,14 @@ impl Turn {
     }
 
     /// A block's `content`.
-    pub(crate) fn write_content(&self, out: &mut String, block: &Block) {
+    pub(crate) fn write_content(&self, out: &mut String, block: &Block, results: Results) {
         match block {
             Block::Text(text) | Block::Thinking(text) => write_json_string(out, text),
             Block::Image(url) => write_object(out, |object| object.text("url", url)),
             Block::File(name) => write_object(out, |object| object.text("name", name)),
             Block::Answer(json) | Block::Plan(json) | Block::Meta { content: json, .. } => out.push_str(json.as_str()),
             Block::ToolUse(call) => out.push_str(self.calls.get(*call).map_or("{}", |call| call.input.as_str())),
-            Block::ToolResult(call) => {
-                out.push_str(self.calls.get(*call).and_then(|call| call.result.as_ref()).map_or("null", Json::as_str));
-            }
+            Block::ToolResult(call) => out.push_str(self.calls.get(*call).map_or("null", |call| call.result_as(results))),
             Block::Mode { from, to } => write_object(out, |object| {
                 object.text("from", from.as_str());
                 object.text("to", to.as_str());

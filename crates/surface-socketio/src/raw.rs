@@ -11,7 +11,7 @@ use crate::mapping::{SocketEvent, SocketWriter};
 use crate::object::{Object, object, write_array, write_object};
 use crate::options::Options;
 use crate::patch::Speech;
-use crate::projection::{Call, CallStatus, Turn};
+use crate::projection::{Call, CallStatus, Results, Turn};
 use crate::stamp::loop_id;
 
 /// The name under which raw events go out, some at a time.
@@ -184,12 +184,12 @@ impl SocketWriter {
             });
         }
         self.tell_raw(if ok { "tool:result:done" } else { "tool:result:error" }, &lane, |turns, object| {
-            let result = turns.get(at).and_then(|turn| turn.calls.get(number)).and_then(|call| call.result.as_ref());
+            let call = turns.get(at).and_then(|turn| turn.calls.get(number)).filter(|call| call.result.is_some());
             object.text("tool_call_id", &id);
-            match result {
+            match call.map(|call| call.result_as(Results::Cut)) {
                 None => object.text("content", "cancelled"),
-                Some(text) if text.as_str().starts_with('"') => object.raw("content", text.as_str()),
-                Some(json) => object.text("content", json.as_str()),
+                Some(text) if text.starts_with('"') => object.raw("content", text),
+                Some(json) => object.text("content", json),
             }
         });
     }
