@@ -13,11 +13,13 @@ use recording::Recording;
 use recording::options::{socketio_options, sse_options};
 
 /// Where a surface cannot say what the frames say, and why: transcript, option (or nothing for all), what the oracle finds.
-const KNOWN: [(&str, &str, &str); 2] = [
+const KNOWN: [(&str, &str, &str); 3] = [
     // The result comes before anything has named the tool, and what was sent cannot be renamed.
     ("result-first", "", "tool call-1: name 'Read' but 'tool'"),
     // This option cuts long results, and says so in them.
     ("long-texts", "max_event_bytes=1024", "tool call-1: result "),
+    // So does this one.
+    ("long-texts", "max_result_bytes=1000", "tool call-1: result "),
 ];
 
 fn all() -> Vec<Recording> {

@@ -32,8 +32,17 @@ fn socketio(name: &'static str, shown_by: [&'static str; 4], change: impl FnOnce
 /// The options of the SSE mapping.
 pub(crate) fn sse_options() -> Vec<Alone<SseOptions>> {
     // An option that is missing below must not be forgotten: without its name here this does not compile.
-    let SseOptions { max_event_bytes: _, sub_agents: _, interrupt_terminal: _, arguments: _, first_turn_num: _, extras: _, ask_limits: _ } =
-        SseOptions::default();
+    let SseOptions {
+        max_event_bytes: _,
+        sub_agents: _,
+        interrupt_terminal: _,
+        arguments: _,
+        first_turn_num: _,
+        extras: _,
+        ask_limits: _,
+        // No choice: where the session is.
+        cell: _,
+    } = SseOptions::default();
     vec![
         sse("max_event_bytes=1024", ["long-texts", "agent-with-tools", "multi", "line-breaks"], |options| options.max_event_bytes = 1024),
         sse("sub_agents=hide", ["sub-agents-parallel", "sub-agents-nested", "stop-then-silence", "agent-with-tools"], |options| {
@@ -77,6 +86,7 @@ pub(crate) fn socketio_options() -> Vec<Alone<SocketOptions>> {
         context_window: _,
         snapshot_ms: _,
         snapshot_bytes: _,
+        max_result_bytes: _,
     } = SocketOptions::default();
     vec![
         socketio("patch_format=delta", ["agent-with-permission", "ask", "multi", "sub-agents-parallel"], |options| {
@@ -97,6 +107,9 @@ pub(crate) fn socketio_options() -> Vec<Alone<SocketOptions>> {
             options.context_window = 1_000_000;
         }),
         socketio("snapshot_ms=0", ["chat-with-tools", "chat-text-only", "interrupted", "chat-thinking"], |options| options.snapshot_ms = 0),
+        socketio("max_result_bytes=1000", ["long-texts", "sub-agents-nested", "agent-with-tools", "multi"], |options| {
+            options.max_result_bytes = 1000;
+        }),
         socketio("snapshot_bytes=0", ["long-texts", "chat-text-only", "multi", "chat-thinking"], |options| options.snapshot_bytes = 0),
     ]
 }

@@ -7,11 +7,11 @@ use interline_model::{AskOutcome, CallId, CompactionPhase, Lane, NoticeLevel, Ta
 use crate::block::{Block, Ink, Kind};
 use crate::escape::within;
 use crate::extras;
-use crate::mapping::write_arguments;
-use crate::options::ArgumentsForm;
+use crate::mapping::{InputForm, write_arguments};
 
 /// Tells `what` of `lane`, if it is something that only an aside can say. `turn` is the root agent's open turn.
-pub(crate) fn tell(ink: &mut Ink, items: &mut Vec<Block>, lane: &Lane, turn: Option<u64>, what: &What, form: ArgumentsForm, room: usize) {
+pub(crate) fn tell(ink: &mut Ink, items: &mut Vec<Block>, lane: &Lane, turn: Option<u64>, what: &What, input_form: &InputForm<'_>) {
+    let room = input_form.room;
     let mut aside = |kind: &str, write: &dyn Fn(&mut String)| {
         ink.put(items, Kind::Aside, |out| {
             out.push_str("{\"type\":\"");
@@ -38,7 +38,7 @@ pub(crate) fn tell(ink: &mut Ink, items: &mut Vec<Block>, lane: &Lane, turn: Opt
         What::ToolInput { call, input } if lane.is_root() => aside("tool_input", &|out| {
             member(out, "call_id", call.as_str());
             out.push_str(",\"arguments\":");
-            write_arguments(out, Some(input), form, room);
+            write_arguments(out, Some(input), input_form);
         }),
         What::Notice { level, code, text } => aside("notice", &|out| {
             member(out, "level", level_word(*level));

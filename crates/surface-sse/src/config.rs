@@ -75,7 +75,7 @@ pub enum QueryToken {
 
 impl Default for Config {
     fn default() -> Self {
-        let Options { max_event_bytes, sub_agents, interrupt_terminal, arguments, first_turn_num, extras, ask_limits: _ } =
+        let Options { max_event_bytes, sub_agents, interrupt_terminal, arguments, first_turn_num, extras, ask_limits: _, cell: _ } =
             Options::default();
         Self {
             heartbeat_ms: 15_000,
@@ -100,7 +100,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What of it concerns the mapping. How long asks wait is not said here.
+    /// What of it concerns the mapping. How long asks wait, and of which cell a session is, is not said here.
     #[must_use]
     pub fn options(&self) -> Options {
         Options {
@@ -111,6 +111,7 @@ impl Config {
             first_turn_num: self.first_turn_num,
             extras: self.extras,
             ask_limits: None,
+            cell: None,
         }
     }
 

@@ -25,7 +25,7 @@ pub(crate) async fn answer(shell: Arc<Shell>, session: Arc<Session>, run: RunId,
     }
     // As long as the session is, so not where other clients wait for their turn.
     let reading = tokio::task::spawn_blocking(move || {
-        let mut explaining = session.explain(run, shell.writer(extras))?;
+        let mut explaining = session.explain(run, shell.writer(&session, extras))?;
         let wanted = explaining.more().into_iter().filter(|explained| explained.item.is_from(from));
         let entries: Vec<String> = wanted.map(|explained| entry(&explained)).collect();
         Some(format!("[{}]", entries.join(",\n")))

@@ -9,7 +9,7 @@ use interline_model::{
 };
 
 use crate::block::{Block, Ink, Kind};
-use crate::escape::{fitting, splice_json, within};
+use crate::escape::{fitting, path_segment, splice_json, within};
 use crate::options::{ArgumentsForm, InterruptTerminal, Options, SubAgents};
 use crate::plan::{Plan, Saying};
 use crate::{aside, extras};
@@ -31,6 +31,8 @@ pub struct SseWriter {
 #[derive(Debug)]
 struct Run {
     id: RunId,
+    /// The path where the session's messages are, uncut.
+    messages: String,
     began: Millis,
     next_turn: u64,
     open_turn: Option<u64>,
@@ -77,8 +79,10 @@ impl SseWriter {
                 out.push_str(",\"model\":");
                 write_json_string(out, model);
             });
+            let cell = self.options.cell.as_deref().map_or_else(|| "{cell}".to_owned(), path_segment);
             self.run = Some(Run {
                 id: *run,
+                messages: format!("/cells/{cell}/sessions/{}/messages", path_segment(session.as_str())),
                 began: self.at,
                 next_turn: self.options.first_turn_num,
                 open_turn: None,
@@ -93,7 +97,8 @@ impl SseWriter {
             && let Some(run) = &self.run
         {
             let room = self.room();
-            aside::tell(&mut self.ink, items, &event.lane, run.open_turn, &event.what, self.options.arguments, room);
+            let input = InputForm { form: self.options.arguments, room, whole: Some(&run.messages) };
+            aside::tell(&mut self.ink, items, &event.lane, run.open_turn, &event.what, &input);
         }
         match (&event.lane, &event.what) {
             (_, What::RunEnded(end)) => self.end(end, items),
@@ -125,14 +130,14 @@ impl SseWriter {
             What::ToolStarted { call, name, input } if !run.is_known(call) => {
                 run.start_turn(ink, items);
                 run.open_calls.push(OpenCall { id: call.clone(), name: name.clone(), began: self.at });
-                let form = self.options.arguments;
+                let form = InputForm { form: self.options.arguments, room, whole: Some(&run.messages) };
                 ink.put(items, Kind::Event, |out| {
                     out.push_str("{\"type\":\"tool_start\",\"tool_name\":");
                     write_json_string(out, name);
                     out.push_str(",\"call_id\":");
                     write_json_string(out, call.as_str());
                     out.push_str(",\"arguments\":");
-                    write_arguments(out, input.as_ref(), form, room);
+                    write_arguments(out, input.as_ref(), &form);
                 });
             }
             What::ToolOutput { call, delta } if run.is_open(call) => {
@@ -142,7 +147,8 @@ impl SseWriter {
                 if let Some(at) = run.open_calls.iter().position(|open| open.id == *call) {
                     let call = run.open_calls.remove(at);
                     run.ended_calls.insert(call.id.clone());
-                    tool_end(ink, items, &call, result, *is_error || *aborted, self.at, room);
+                    let place = Place { room, whole: &run.messages };
+                    tool_end(ink, items, &call, result, *is_error || *aborted, self.at, place);
                 }
             }
             What::PlanChanged { steps } => {
@@ -214,13 +220,14 @@ impl SseWriter {
         let (at, room) = (self.at, self.room());
         // What else is told of the ask can be as long as its arguments.
         let (room, more) = if extras.has_fields() { (room / 2, room / 6) } else { (room, 0) };
+        let form = InputForm { form, room, whole: None };
         self.ink.put(items, Kind::Event, |out| {
             out.push_str("{\"type\":\"approval_request\",\"request_id\":");
             write_json_string(out, ask.id.as_str());
             out.push_str(",\"tool_name\":");
             write_json_string(out, tool_name);
             out.push_str(",\"arguments\":");
-            write_arguments(out, Some(&ask.input), form, room);
+            write_arguments(out, Some(&ask.input), &form);
             if extras.has_fields() {
                 extras::ask(out, ask, at, ask_limits, more);
             }
@@ -233,7 +240,7 @@ impl SseWriter {
         let Some(mut run) = self.run.take() else { return };
         let (ink, at) = (&mut self.ink, self.at);
         for call in &run.open_calls {
-            tool_end(ink, items, call, "interrupted", true, at, room);
+            tool_end(ink, items, call, "interrupted", true, at, Place { room, whole: &run.messages });
         }
         run.end_turn(ink, items);
         let mut cut_short = |ink: &mut Ink, items: &mut Vec<Block>, reason: &str| {
@@ -242,7 +249,11 @@ impl SseWriter {
         };
         let totals = Totals { run: run.id, end, elapsed: at.saturating_sub(run.began) };
         match &end.outcome {
-            Outcome::Completed(Completion::EndTurn) => done(ink, items, "end_turn", &totals),
+            Outcome::Completed(Completion::EndTurn) => {
+                let sayings = run.plan.complete();
+                run.plan.tell(ink, items, run.id, &sayings, "", room);
+                done(ink, items, "end_turn", &totals);
+            }
             Outcome::Completed(Completion::MaxTurns | Completion::MaxBudget) => {
                 cut_short(ink, items, "budget_exhausted");
                 done(ink, items, "budget_exhausted", &totals);
@@ -330,9 +341,26 @@ impl Run {
     }
 }
 
+/// How much room a text has, and where all of it is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    room: usize,
+    whole: &'a str,
+}
+
+/// How a tool's input is written.
+pub(crate) struct InputForm<'a> {
+    pub(crate) form: ArgumentsForm,
+    /// Bytes that there are for it.
+    pub(crate) room: usize,
+    /// Where the input is, if it is left out here.
+    pub(crate) whole: Option<&'a str>,
+}
+
 /// A tool's input. One that is longer than `room` once written, or nested more deeply than clients' parsers go, is replaced by an object
 /// that says so: half of an object is none, and an event beyond the cap is lost whole (sse.md §5.4 rule 6).
-pub(crate) fn write_arguments(out: &mut String, input: Option<&Json>, form: ArgumentsForm, room: usize) {
+pub(crate) fn write_arguments(out: &mut String, input: Option<&Json>, form: &InputForm<'_>) {
+    let InputForm { form, room, whole } = *form;
     let empty = Json::empty_object();
     let input = input.unwrap_or(&empty);
     let wrapped;
@@ -360,7 +388,8 @@ pub(crate) fn write_arguments(out: &mut String, input: Option<&Json>, form: Argu
         out.truncate(begin);
         format!("arguments of {bytes} bytes are left out; the cap is sse.max_event_bytes")
     };
-    write(out, &format!("{{\"truncated\":\"{why}\"}}"));
+    let whole = whole.map(|whole| format!("; all of it: GET {whole}")).filter(|whole| whole.len() <= room / 2).unwrap_or_default();
+    write(out, &format!("{{\"truncated\":\"{why}{whole}\"}}"));
 }
 
 /// Lists and objects within each other that are passed on. Parsers of many languages stop somewhere between this and twice as many.
@@ -387,20 +416,22 @@ fn is_deep(json: &str) -> bool {
     false
 }
 
-/// A result longer than `room` is cut before it is numbered, and says so (sse.md §5.4 rule 6).
-fn tool_end(ink: &mut Ink, items: &mut Vec<Block>, call: &OpenCall, result: &str, is_error: bool, at: Millis, room: usize) {
+/// A result longer than its room is cut before it is numbered, and says so, and where the whole of it is (sse.md §5.4 rule 6).
+fn tool_end(ink: &mut Ink, items: &mut Vec<Block>, call: &OpenCall, result: &str, is_error: bool, at: Millis, place: Place<'_>) {
     let stamped = ink.is_stamped();
     ink.put(items, Kind::Event, |out| {
         out.push_str("{\"type\":\"tool_end\",\"call_id\":");
         write_json_string(out, call.id.as_str());
         out.push_str(",\"result\":");
-        let fits = fitting(result, room);
-        match result.get(..fits).filter(|_| fits < result.len()) {
-            None => write_json_string(out, result),
-            Some(shown) => {
-                let all = result.len();
-                write_json_string(out, &format!("{shown}\n[output cut: {fits} of {all} bytes shown]"));
-            }
+        let Place { room, whole } = place;
+        if fitting(result, room) == result.len() {
+            write_json_string(out, result);
+        } else {
+            let whole = format!("; all of it: GET {whole}");
+            // Where a session's own name leaves no room for text, the text goes first.
+            let whole = if whole.len() <= room / 2 { whole.as_str() } else { "" };
+            let shown = within(result, room.saturating_sub(whole.len()));
+            write_json_string(out, &format!("{shown}\n[output cut: {} of {} bytes shown{whole}]", shown.len(), result.len()));
         }
         out.push_str(if is_error { ",\"is_error\":true" } else { ",\"is_error\":false" });
         if stamped {

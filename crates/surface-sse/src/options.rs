@@ -1,5 +1,7 @@
 //! What the protocol page leaves to choose, and the choices' defaults (sse.md §6).
 
+use interline_model::Text;
+
 use crate::extras::{AskLimits, Extras};
 
 /// What the protocol page leaves to choose (sse.md §6).
@@ -19,6 +21,8 @@ pub struct Options {
     pub extras: Extras,
     /// How long asks wait, for `expires_at`; `None` leaves it out.
     pub ask_limits: Option<AskLimits>,
+    /// The cell that the session is of, for the path where the whole of something cut is; `None` where nothing is served.
+    pub cell: Option<Text>,
 }
 
 /// What becomes of a sub-agent's text (A13, decision 25). Its reasoning and tools are never shown.
@@ -61,6 +65,7 @@ impl Default for Options {
             first_turn_num: 1,
             extras: Extras::Off,
             ask_limits: None,
+            cell: None,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Plans: whole snapshots of the steps in, the documented plan events out (sse.md §3.2, §3.5 rule 7, §7).
 //!
 //! A plan is what the agent's planning tools say. Where there is none, the background tasks are one: a step for each task that goes on.
+//!
+//! Every plan has an id of its own, one `plan_created`, and one end: `plan_completed` or `plan_interrupted`. No event adds, drops or renames a step,
+//! so a plan whose steps become others is ended as `replaced`, and the next one is told whole.
 
 use interline_model::{PlanStep, RunId, StepStatus, TaskPhase, Text, write_json_string};
 
@@ -42,11 +45,16 @@ pub(crate) enum Saying {
     Created,
     /// This step, by its place.
     Updated(usize),
-    /// Every step has ended.
+    /// Nothing more will be done of it.
     Completed,
     /// It ends before that.
     Interrupted,
+    /// It ends because the plan that follows takes its place.
+    Replaced,
 }
+
+/// The reason of the end of a plan whose steps became others.
+const REPLACED: &str = "replaced";
 
 impl From<&PlanStep> for Step {
     fn from(step: &PlanStep) -> Self {
@@ -136,11 +144,18 @@ impl Plan {
         if std::mem::take(&mut self.open) { vec![Saying::Interrupted] } else { Vec::new() }
     }
 
-    /// No event adds or renames a step. An open plan whose steps are others is told again under its own id; a finished one stays finished.
+    /// The run ends well, and with it what the plan was for. How many steps came to something is said (sse.md §3.5 rule 7: an end by `end_turn`
+    /// interrupts no plan, and no plan stays without an end).
+    pub(crate) fn complete(&mut self) -> Vec<Saying> {
+        if std::mem::take(&mut self.open) { vec![Saying::Completed] } else { Vec::new() }
+    }
+
+    /// A new plan, which takes the place of one that is open.
     fn create(&mut self, steps: Vec<Step>, sayings: &mut Vec<Saying>) {
-        if !self.open {
-            self.made = self.made.saturating_add(1);
+        if self.open {
+            sayings.push(Saying::Replaced);
         }
+        self.made = self.made.saturating_add(1);
         self.open = true;
         self.steps = steps;
         sayings.push(Saying::Created);
@@ -157,13 +172,13 @@ impl Plan {
     /// Writes what there is to tell. `room` bounds the text of one event.
     pub(crate) fn tell(&self, ink: &mut Ink, items: &mut Vec<Block>, run: RunId, sayings: &[Saying], reason: &str, room: usize) {
         let stamped = ink.is_stamped();
-        let made = self.made;
-        let named = |out: &mut String| {
-            if stamped {
-                out.push_str(&format!(",\"plan_id\":\"{run}-plan-{made}\""));
-            }
-        };
         for saying in sayings {
+            let made = if *saying == Saying::Replaced { self.made.saturating_sub(1) } else { self.made };
+            let named = |out: &mut String| {
+                if stamped {
+                    out.push_str(&format!(",\"plan_id\":\"{run}-plan-{made}\""));
+                }
+            };
             ink.put(items, Kind::Event, |out| match saying {
                 Saying::Created => {
                     out.push_str(&format!("{{\"type\":\"plan_created\",\"plan_id\":\"{run}-plan-{made}\",\"steps\":"));
@@ -188,7 +203,8 @@ impl Plan {
                     out.push_str(&format!("{{\"type\":\"plan_completed\",\"total_steps\":{total},\"done_steps\":{done}"));
                     named(out);
                 }
-                Saying::Interrupted => {
+                Saying::Interrupted | Saying::Replaced => {
+                    let reason = if *saying == Saying::Replaced { REPLACED } else { reason };
                     out.push_str("{\"type\":\"plan_interrupted\",\"reason\":");
                     write_json_string(out, within(reason, room));
                     named(out);
@@ -296,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_plan_with_other_steps_keeps_its_id_and_a_finished_one_does_not() {
+    fn an_open_plan_with_other_steps_makes_room_for_the_next() {
         let out = told(&[
             &[step("1", Completed)],
             &[step("1", Completed)],
@@ -310,7 +326,8 @@ mod tests {
                 &format!("{CREATED}1\""),
                 r#"{"type":"plan_completed","total_steps":1,"done_steps":1}"#,
                 &format!("{CREATED}2\""),
-                &format!("{CREATED}2\""),
+                r#"{"type":"plan_interrupted","reason":"replaced"}"#,
+                &format!("{CREATED}3\""),
                 r#"{"type":"plan_interrupted","reason":"user_interrupt"}"#,
             ]
         );
@@ -346,15 +363,16 @@ mod tests {
             [
                 format!(r#"{CREATED}1","steps":[{}]}}"#, step("a", "find callers", "running", "")),
                 r#"{"type":"plan_updated","task_id":"a","status":"running","result":"Grep"}"#.to_owned(),
+                r#"{"type":"plan_interrupted","reason":"replaced"}"#.to_owned(),
                 format!(
-                    r#"{CREATED}1","steps":[{},{}]}}"#,
+                    r#"{CREATED}2","steps":[{},{}]}}"#,
                     step("a", "find callers", "running", "Grep"),
                     step("b", "b", "running", "half")
                 ),
                 r#"{"type":"plan_updated","task_id":"a","status":"completed","result":"three of them"}"#.to_owned(),
                 r#"{"type":"plan_updated","task_id":"b","status":"failed","result":"half"}"#.to_owned(),
                 r#"{"type":"plan_completed","total_steps":2,"done_steps":1}"#.to_owned(),
-                format!(r#"{CREATED}2","steps":[{}]}}"#, step("c", "c", "running", "")),
+                format!(r#"{CREATED}3","steps":[{}]}}"#, step("c", "c", "running", "")),
                 r#"{"type":"plan_interrupted","reason":"user_interrupt"}"#.to_owned(),
             ]
         );
@@ -376,7 +394,8 @@ mod tests {
             heads,
             [
                 &format!("{CREATED}1\""),
-                &format!("{CREATED}1\""),
+                r#"{"type":"plan_interrupted","reason":"replaced"}"#,
+                &format!("{CREATED}2\""),
                 r#"{"type":"plan_updated","task_id":"1","status":"completed","result":""}"#,
                 r#"{"type":"plan_completed","total_steps":1,"done_steps":1}"#,
             ]

@@ -17,7 +17,8 @@ interline_model::rules! {
     FOLDED = "sub-agents-are-folded": "A sub-agent's text is output of the call that started it; its reasoning, turns and tools are not shown, so none of it is ever in the answer.";
     ASK_IS_APPROVAL = "ask-is-an-approval-request": "Permissions, questions (`ask_user`), forms and links (`elicitation`) are `approval_request`s, the ones of sub-agents too.";
     SETTLED_IS_SILENT = "settled-asks-are-silent": "No documented event says that an ask was settled; what follows shows it.";
-    PLAN_BY_STEP = "plan-by-step": "A plan that is new or has other steps is `plan_created`; each step whose status changed is a `plan_updated`; when all are done, `plan_completed`.";
+    PLAN_BY_STEP = "plan-by-step": "A new plan is `plan_created`, each step whose status changed a `plan_updated`, and when all are done, or the run ends by `end_turn`, it is `plan_completed`, which says how many were.";
+    PLAN_REPLACED = "plan-replaced": "No event adds, drops or renames a step: a plan whose steps become others is `plan_interrupted` (`replaced`), and a new one with its own `plan_id` is `plan_created`.";
     TASKS_ARE_A_PLAN = "background-tasks-are-a-plan": "Where the agent has no plan of its own, its background tasks are one: each is a step that is running until it is completed or failed.";
     PLAN_TAKEN_BACK = "plan-taken-back": "A plan that is emptied, or whose run ends otherwise than by `end_turn`, is `plan_interrupted`.";
     ONE_TERMINAL = "one-terminal-event": "Exactly one of `done`, `error` and `interrupted` ends a run, and it is the last event.";
@@ -73,17 +74,18 @@ const PLAN_CHANGED: &[Shown] = &[
     Shown::item("plan_created", PLAN_BY_STEP, "if the plan is new or its steps are others"),
     Shown::item("plan_updated", PLAN_BY_STEP, "each step whose status changed"),
     Shown::item("plan_completed", PLAN_BY_STEP, "if all steps are done"),
-    Shown::item("plan_interrupted", PLAN_TAKEN_BACK, "if no step is left"),
+    Shown::item("plan_interrupted", PLAN_REPLACED, "if another plan goes on whose steps are others, or no step is left"),
     Shown::nothing(FOLDED, AGENT),
     Shown::item("plan_updated", EXTRAS, "its `plan_id`, `title`").with(FIELDS),
 ];
 const COMPACTION: &[Shown] = &[NO_EVENT, Shown::item("compaction", EXTRAS, "always").with(EVENTS)];
 const SESSION_CHANGED: &[Shown] = &[NO_EVENT, Shown::item("session_changed", EXTRAS, "always").with(EVENTS)];
 const FILES_CHANGED: &[Shown] = &[NO_EVENT, Shown::item("files_changed", EXTRAS, "always").with(EVENTS)];
-const TASK_STARTED: &[Shown] = &[Shown::item("plan_created", TASKS_ARE_A_PLAN, "with its step"), PLAN_GOES_ON, TASK_EVENT];
+const TASK_STARTED: &[Shown] = &[Shown::item("plan_created", TASKS_ARE_A_PLAN, "with its step"), TASKS_REPLACED, PLAN_GOES_ON, TASK_EVENT];
 const TASK_PROGRESS: &[Shown] = &[
     Shown::item("plan_updated", TASKS_ARE_A_PLAN, "if it says something new"),
     Shown::item("plan_created", TASKS_ARE_A_PLAN, "if its beginning was not told"),
+    TASKS_REPLACED,
     PLAN_GOES_ON,
     TASK_EVENT,
 ];
@@ -93,6 +95,7 @@ const TASK_FINISHED: &[Shown] = &[
     PLAN_GOES_ON,
     TASK_EVENT,
 ];
+const TASKS_REPLACED: Shown = Shown::item("plan_interrupted", PLAN_REPLACED, "if other tasks go on, whose plan has this step from now on");
 const PLAN_GOES_ON: Shown = Shown::nothing(TASKS_ARE_A_PLAN, "while the agent's own plan goes on");
 const TASK_EVENT: Shown = Shown::item("task", EXTRAS, "always").with(EVENTS);
 const NOTICE: &[Shown] = &[NO_EVENT, Shown::item("notice", EXTRAS, "always").with(EVENTS)];
@@ -101,7 +104,11 @@ const NO_EVENT: Shown = Shown::nothing(DOCUMENTED_ONLY, "always");
 
 const PLAN_INTERRUPTED: Shown = Shown::item("plan_interrupted", PLAN_TAKEN_BACK, "if a plan is open");
 const TOTALS: &str = "its `usage`, `total_cost_usd`, `num_turns`, `elapsed_ms`, as far as they are known";
-const RUN_COMPLETED: &[Shown] = &[Shown::item("done", ONE_TERMINAL, "`end_turn`"), Shown::item("done", EXTRAS, TOTALS).with(FIELDS)];
+const RUN_COMPLETED: &[Shown] = &[
+    Shown::item("done", ONE_TERMINAL, "`end_turn`"),
+    Shown::item("plan_completed", PLAN_BY_STEP, "if a plan is open"),
+    Shown::item("done", EXTRAS, TOTALS).with(FIELDS),
+];
 const RUN_LIMITED: &[Shown] =
     &[PLAN_INTERRUPTED, Shown::item("done", ONE_TERMINAL, "`budget_exhausted`"), Shown::item("done", EXTRAS, TOTALS).with(FIELDS)];
 const RUN_INTERRUPTED: &[Shown] = &[

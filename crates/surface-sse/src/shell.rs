@@ -16,6 +16,7 @@ use interline_model::{CellName, RunId, SessionId, Text};
 use crate::body::{self, Framing, Reading};
 use crate::caller::{Caller, SURFACE};
 use crate::error::Refusal;
+use crate::escape::path_segment;
 use crate::request::RunRequest;
 use crate::{AskLimits, Config, Extras, Options, Profile, SseWriter, control, cors, cursor, explain, lists};
 
@@ -96,13 +97,14 @@ async fn wrong_path() -> Refusal {
 impl Shell {
     /// The session as this surface shows it, with these extras.
     pub(crate) fn projection(&self, session: &Session, extras: Extras) -> Arc<Projection<SseWriter>> {
-        session.projection(extras.as_str(), || self.writer(extras))
+        session.projection(extras.as_str(), || self.writer(session, extras))
     }
 
-    /// A fresh writer. Two with the same extras write the same.
-    pub(crate) fn writer(&self, extras: Extras) -> SseWriter {
+    /// A fresh writer of the session. Two with the same extras write the same.
+    pub(crate) fn writer(&self, session: &Session, extras: Extras) -> SseWriter {
         let AskConfig { permission_ms, form_ms, .. } = *self.hub.ask_config();
-        SseWriter::new(Options { extras, ask_limits: Some(AskLimits { permission_ms, form_ms }), ..self.config.options() })
+        let ask_limits = Some(AskLimits { permission_ms, form_ms });
+        SseWriter::new(Options { extras, ask_limits, cell: Some(Text::from(session.cell().as_str())), ..self.config.options() })
     }
 
     /// A stream of a run from its event number `from` on.
@@ -152,7 +154,7 @@ async fn start(State(shell): State<Arc<Shell>>, caller: Caller, headers: HeaderM
     let profile = cursor::post_profile(caller.query("sse"), shell.config.post_profile);
     let extras = cursor::extras(caller.query("extras"), shell.config.extras);
     let mut response = shell.stream(&session, run, 1, profile, extras)?;
-    if let Ok(location) = HeaderValue::from_str(&format!("/cells/{}/runs/{run}/events", path_segment(&cell))) {
+    if let Ok(location) = HeaderValue::from_str(&format!("/cells/{}/runs/{run}/events", path_segment(cell.as_str()))) {
         response.headers_mut().insert(header::LOCATION, location);
     }
     Ok(response)
@@ -202,28 +204,4 @@ fn is_too_long(error: &axum::Error) -> bool {
         source = error.source();
     }
     false
-}
-
-/// A cell's name as one segment of a path.
-fn path_segment(cell: &CellName) -> String {
-    let mut out = String::new();
-    for byte in cell.as_str().bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cell_is_one_segment_of_a_path() {
-        assert_eq!(path_segment(&CellName::from("my-cell")), "my-cell");
-        assert_eq!(path_segment(&CellName::from("a/b?c\r\né%")), "a%2Fb%3Fc%0D%0A%C3%A9%25");
-    }
 }

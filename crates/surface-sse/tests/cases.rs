@@ -178,7 +178,12 @@ async fn case_a6_a_huge_result_is_cut_with_a_mark() {
     let told = seen.iter().find(|event| event["type"] == "tool_end").unwrap()["result"].as_str().unwrap();
     let (shown, mark) = told.split_once("\n[output cut: ").expect("a mark");
     assert!(huge.starts_with(shown) && shown.len() > 900_000, "{}", shown.len());
-    assert_eq!(mark, format!("{} of {} bytes shown]", shown.len(), huge.len()));
+    let all = mark.strip_prefix(&format!("{} of {} bytes shown; all of it: GET ", shown.len(), huge.len())).expect("where the rest is");
+    let messages = server.get(all.strip_suffix(']').unwrap()).await.rest().await;
+    let messages: Value = serde_json::from_str(&messages).unwrap();
+    let parts = messages["messages"].as_array().unwrap().iter().flat_map(|message| message["content"].as_array().unwrap());
+    let whole: Vec<&Value> = parts.filter(|part| part["type"] == "tool").map(|part| &part["result"]).collect();
+    assert!(whole == [&Value::from(huge)], "the path that the mark names gives all of it");
     assert_eq!((text_of(&seen).as_str(), &seen.last().unwrap()["type"]), ("after", &"done".into()));
 }
 

@@ -430,7 +430,7 @@ async fn lists_show_what_there_is() {
         ("total_turns", 1.into()),
         ("step_count", 1.into()),
         ("stop_reason", "end_turn".into()),
-        ("last_seq", 8.into()),
+        ("last_seq", 9.into()),
     ] {
         assert_eq!(detail[name], value, "{name}");
     }

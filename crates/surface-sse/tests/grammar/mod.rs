@@ -34,7 +34,7 @@ pub(crate) fn check(lines: impl IntoIterator<Item = Line>) -> Result<(), String>
         ("interrupted", &["reason"]),
     ];
     let (mut running, mut turn, mut turns, mut plan) = (false, None, 0, false);
-    let (mut open, mut all, mut seq) = (HashSet::new(), HashSet::new(), 0);
+    let (mut open, mut all, mut plans, mut seq) = (HashSet::new(), HashSet::new(), HashSet::new(), 0);
     for line in lines {
         let text = std::str::from_utf8(&line.wire).map_err(|e| e.to_string())?;
         let json = text.strip_prefix("data: ").and_then(|rest| rest.strip_suffix("\n\n")).ok_or("framing")?;
@@ -73,6 +73,7 @@ pub(crate) fn check(lines: impl IntoIterator<Item = Line>) -> Result<(), String>
             (running, turn, turns, plan, seq) = (true, None, 0, false, 0);
             open.clear();
             all.clear();
+            plans.clear();
         }
         need(running, "outside a run")?;
         seq += 1;
@@ -92,12 +93,12 @@ pub(crate) fn check(lines: impl IntoIterator<Item = Line>) -> Result<(), String>
             }
             "tool_progress" => need(open.contains(&call) && event["output"] != "", "tool_progress")?,
             "tool_end" => need(open.remove(&call), "tool_end")?,
-            "plan_created" => plan = true,
+            "plan_created" => need(!std::mem::replace(&mut plan, true) && plans.insert(event["plan_id"].to_string()), "plan_created")?,
             "plan_updated" => need(plan, "plan_updated")?,
             "plan_completed" | "plan_interrupted" => need(std::mem::take(&mut plan), "end of a plan")?,
             "done" | "error" | "interrupted" => {
                 need(turn.is_none() && open.is_empty(), "something is open at the end")?;
-                need(!plan || event["reason"] == "end_turn", "a plan is open at the end")?;
+                need(!plan, "a plan is open at the end")?;
                 running = false;
             }
             _ => {}
