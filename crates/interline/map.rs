@@ -1,5 +1,6 @@
 //! `interline map`: a recorded native transcript in, one surface's events out. Pure but for its two ends.
 
+use std::collections::HashSet;
 use std::io::{self, Read as _, Write};
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use interline_model::{
     Actor, Answer, AskId, Body, Event, Fact, ForcedEnd, Json, Millis, Part, Principal, Reader as _, Record, RunAccepted, RunId, SessionId,
     Text, What, Writer,
 };
-use interline_native::{NativeReader, Settings};
+use interline_native::{Frame, Key, NativeReader, Settings};
 use interline_surface_socketio::SocketWriter;
 use interline_surface_sse::SseWriter;
 use serde::Deserialize;
@@ -150,22 +151,25 @@ enum Line {
     Silent,
 }
 
-/// Which lines belong to which run. Nothing counts after an end until the user speaks again.
+/// Which lines belong to which run. Nothing counts after an end until the user speaks again, and no frame of an earlier run counts again:
+/// a link hears one session, and drops what that repeats, whichever run it was of.
 fn split(input: &str, settings: Settings) -> Vec<Run> {
     let mut runs = vec![Run::default()];
     let mut reader = Started::new(settings);
+    let mut seen = Seen::default();
     for (line, text) in (1..).zip(input.lines().map(str::trim)).filter(|(_, text)| !text.is_empty()) {
         let Some(run) = runs.last_mut() else { break };
         match parse(text) {
             Line::User(said) if run.ended => {
                 reader = Started::new(settings);
+                seen.next_run();
                 runs.push(Run { input: Some(said), said_at: Some(line), ..Run::default() });
             }
             Line::User(said) => {
                 run.said_at.get_or_insert(line);
                 run.input.get_or_insert(said);
             }
-            Line::Body(body) if !run.ended => {
+            Line::Body(body) if !run.ended && seen.counts(&body) => {
                 run.ended = reader.ends(&body);
                 run.steps.push(Step { line, body });
             }
@@ -173,6 +177,30 @@ fn split(input: &str, settings: Settings) -> Vec<Run> {
         }
     }
     runs
+}
+
+/// Which frames have counted. The repeats within a run are its reader's to drop.
+#[derive(Debug, Default)]
+struct Seen {
+    earlier: HashSet<Key<'static>>,
+    run: HashSet<Key<'static>>,
+}
+
+impl Seen {
+    fn next_run(&mut self) {
+        self.earlier.extend(self.run.drain());
+    }
+
+    /// Whether it is of no earlier run; if so, it is of this one from now on.
+    fn counts(&mut self, body: &Body) -> bool {
+        let Body::Frame(text) = body else { return true };
+        let Some(key) = Frame::parse(text).ok().and_then(|frame| frame.key().map(Key::into_owned)) else { return true };
+        let counts = !self.earlier.contains(&key);
+        if counts {
+            self.run.insert(key);
+        }
+        counts
+    }
 }
 
 /// A reader that has seen a run begin, to find out where it ends.

@@ -5,13 +5,14 @@
 
 pub(crate) mod options;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use interline_model::{
     Actor, Answer, AskId, Body, Fact, ForcedEnd, Json, Millis, Part, Principal, Reader as _, Record, RunAccepted, RunId, SessionId, Text,
     What, Writer,
 };
-use interline_native::{Frame, NativeReader, Settings};
+use interline_native::{Frame, Key, NativeReader, Settings};
 use interline_surface_native::NativeWriter;
 use interline_surface_socketio::SocketWriter;
 use interline_surface_sse::SseWriter;
@@ -173,16 +174,23 @@ impl Recording {
     }
 }
 
-/// The runs in a transcript's lines: after an end nothing counts until the user speaks again.
+/// The runs in a transcript's lines: after an end nothing counts until the user speaks again, and no frame of an earlier run counts again.
 fn runs(lines: &[&str]) -> Vec<Run> {
     let mut runs = vec![Run::default()];
     let mut reader = started();
+    let (mut earlier, mut seen) = (HashSet::new(), HashSet::new());
     for line in lines.iter().filter(|line| !line.trim().is_empty()) {
         let run = runs.last_mut().expect("the first is there");
         let (inward, frame) = split(line);
         if !inward {
             if !run.ended {
-                let (body, mut events) = (Body::Frame(Text::from(frame)), Vec::new());
+                let text = Text::from(frame);
+                let key = Frame::parse(&text).ok().and_then(|frame| frame.key().map(Key::into_owned));
+                if key.as_ref().is_some_and(|key| earlier.contains(key)) {
+                    continue;
+                }
+                seen.extend(key);
+                let (body, mut events) = (Body::Frame(text), Vec::new());
                 reader.read(&Record { at: BEGINNING, body: body.clone() }, &mut events);
                 run.ended = events.iter().any(|event| matches!(event.what, What::RunEnded(_)));
                 run.steps.push(body);
@@ -193,6 +201,7 @@ fn runs(lines: &[&str]) -> Vec<Run> {
         match frame["type"].as_str() {
             Some("user") if run.ended => {
                 reader = started();
+                earlier.extend(seen.drain());
                 runs.push(Run { input: said(&frame), ..Run::default() });
             }
             Some("user") => run.input = said(&frame),

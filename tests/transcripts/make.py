@@ -935,6 +935,30 @@ def runs_with_repeats(t):
     t.progress("call-9", "Bash")
 
 
+@transcript
+def runs_replayed(t):
+    """A server that begins every run with all that it said in the runs before, their results among it."""
+    t.says("one")
+    t.text("First.")
+    t.progress("call-1", "Bash")
+    t.asks("ask-1", "Bash", {"command": "ls"}, "call-1")
+    t.summary("call-1", "ok")
+    t.ends()
+    first = len(t.lines)
+    t.says("two")
+    t.again(*range(first, 1, -1))
+    t.text("Second.")
+    t.progress("call-2", "Read")
+    t.again(2)
+    t.summary("call-2", "text")
+    t.fails("device offline, please retry")
+    said = [line for line in t.lines if line[0] == "out"]
+    t.says("three")
+    t.lines += said
+    t.text("Third.")
+    t.ends()
+
+
 # ---------------------------------------------------------------- the rest
 
 @transcript

@@ -29,7 +29,8 @@ fn nothing_counts_after_an_end_until_the_user_speaks_again() {
     let late = r#"{"type":"streamlined_text","text":"late","uuid":"c"}"#;
     let said = |text: &str| format!(r#"{{"dir":"in","frame":{{"type":"user","message":{{"role":"user","content":"{text}"}}}}}}"#);
     let out = |frame: &str| format!(r#"{{"dir":"out","frame":{frame}}}"#);
-    let lines = [said("one"), out(TEXT), out(END), out(late), said("two"), out(TEXT), out(END)];
+    let (text, end) = (TEXT.replace("\"a\"", "\"d\""), END.replace("\"b\"", "\"e\""));
+    let lines = [said("one"), out(TEXT), out(END), out(late), said("two"), out(&text), out(&end)];
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     let events = map(MapTo::Sse, &lines);
     let texts: Vec<_> = events.iter().filter_map(|event| event["content"].as_str()).collect();
@@ -39,6 +40,20 @@ fn nothing_counts_after_an_end_until_the_user_speaks_again() {
     let users = map(MapTo::Socketio, &lines);
     let users = users.iter().filter(|event| event["event"] == "turn:start" && event["data"]["role"] == "user").count();
     assert_eq!(users, 2);
+}
+
+// A server that begins the second run with all of the first one ended it with the first one's result.
+#[test]
+fn no_run_ends_with_the_repeated_result_of_an_earlier_one() {
+    let said = r#"{"dir":"in","frame":{"type":"user","message":{"role":"user","content":"on"}}}"#;
+    let ask = r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{},"tool_use_id":"t"}}"#;
+    let new = r#"{"type":"streamlined_text","text":"new","uuid":"c"}"#;
+    let end = r#"{"type":"result","subtype":"success","is_error":false,"uuid":"d"}"#;
+    let events = map(MapTo::Sse, &[said, TEXT, ask, END, said, TEXT, ask, END, new, new, end]);
+    let texts: Vec<_> = events.iter().filter_map(|event| event["content"].as_str()).collect();
+    assert_eq!(texts, ["hi", "new"]);
+    let asks = types(&events).into_iter().filter(|kind| *kind == "approval_request").count();
+    assert_eq!((asks, types(&events).last()), (1, Some(&"done")));
 }
 
 #[test]
