@@ -20,7 +20,7 @@ interline_model::rules! {
     COMPACTION_CLOSES = "compaction-closes-the-turn": "Compaction closes the open turn, unless a call in it goes on.";
     TOOL_AT_ONCE = "tool-announced-at-once": "A call is announced by the first frame that names it, whichever that is, once; with `{}` if its input is not known yet.";
     TOOL_WAITS = "tool-waits-for-its-block": "A call whose content block is being streamed is announced at the end of that block, with its input.";
-    RESULT_ANNOUNCES = "result-announces-its-call": "A result whose call has not been announced announces it first.";
+    RESULT_ANNOUNCES = "result-announces-its-call": "A result whose call has not been announced announces it first. If nothing has named the tool, it is called `tool` and stays so: SSE has no event that renames a call, and on Socket.IO no patch but `add_tool_call` has a name, so that a snapshot which did would contradict the patches.";
     LATE_INPUT = "late-input": "Input that becomes known after the call was announced is told by itself, once.";
     FIRST_RESULT_WINS = "first-result-wins": "The first result ends a call; later ones change nothing.";
     ERROR_BY_FLAG = "error-by-flag": "A `tool_result` is an error if its `is_error` says so.";

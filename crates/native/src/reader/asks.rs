@@ -49,8 +49,8 @@ impl Run {
         };
         // A call of an agent that nobody has heard of is shown nowhere; it is certainly not the root agent's.
         if let Some(call) = call.clone().filter(|_| known.is_some() || agent.is_none() || lane != ROOT) {
-            let tool = self.know(call, lane, name.clone());
-            self.mention(tool, input.clone(), events);
+            let tool = self.know(call, lane, name);
+            self.mention(tool, input, events);
             self.announce(tool, None, events);
         }
         let announced = call.as_ref().and_then(|call| self.tools.get(self.tools.find(call)?)).filter(|tool| tool.stage != Stage::Waiting);
@@ -94,8 +94,8 @@ pub fn ask_in(message: &Text) -> Option<Ask> {
     let Ok(Frame::Control(Control::Request(control))) = Frame::parse(message) else { return None };
     let id = control.request_id().filter(|id| !id.is_empty())?;
     match control.request()? {
-        Request::CanUseTool(request) => Some(permission(id, &request)),
-        Request::Elicitation(request) => Some(form(id, &request, control.object().json("request"))),
+        Request::CanUseTool(request) => Some(permission(id, request)),
+        Request::Elicitation(request) => Some(form(id, request, control.object().json("request"))),
         _ => None,
     }
 }

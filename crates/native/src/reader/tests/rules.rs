@@ -387,6 +387,33 @@ fn how_asks_are_settled() {
 }
 
 #[test]
+fn what_a_policy_decided_is_not_asked_and_what_we_notice_is_said() {
+    let mut bench = Bench::new();
+    let asked = permission("a", r#""tool_name":"Bash","input":{},"tool_use_id":"1""#);
+    bench.fact(Fact::AskDecided { ask: AskId::from("a"), allowed: true, rule: "r".into() });
+    bench.frame(asked.clone()).frame(asked.clone());
+    assert_eq!(bench.news().last().map(String::as_str), Some("start 1 Bash {}"), "the tool is announced, and nobody is asked");
+    bench.frame(permission("b", r#""tool_name":"Bash","input":{},"tool_use_id":"1""#));
+    assert_eq!(bench.news(), ["ask b Permission Bash of 1"]);
+    bench.fact(Fact::AskUnconfirmed { ask: AskId::from("b") });
+    bench.fact(Fact::Noticed { level: NoticeLevel::Info, code: "x".into(), text: "y".into() });
+    let news = bench.news();
+    assert!(news[0].contains("answer_unconfirmed") && news[0].contains(" b;"), "{news:?}");
+    assert!(news[1].contains("Info") && news[1].contains("\"x\""), "{news:?}");
+
+    let found = crate::ask_in(&Text::from(asked)).unwrap();
+    assert_eq!((found.id, found.kind, &*found.tool_name), (AskId::from("a"), AskKind::Permission, "Bash"));
+    for other in [
+        "null",
+        "can_use_tool",
+        r#"{"type":"streamlined_text","text":"can_use_tool"}"#,
+        r#"{"type":"control_request","request_id":"","request":{"subtype":"can_use_tool"}}"#,
+    ] {
+        assert_eq!(crate::ask_in(&Text::from(other)), None, "{other}");
+    }
+}
+
+#[test]
 fn ends_leave_nothing_open() {
     let mut bench = Bench::new();
     bench
