@@ -5,7 +5,8 @@
 #![no_main]
 
 use interline_fuzz::bodies::{ASKS, Answered, CELL, SESSION, Server, Socket};
-use libfuzzer_sys::fuzz_target;
+use interline_fuzz::mutate;
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use serde_json::Value;
 
 fuzz_target!(|data: &[u8]| {
@@ -14,6 +15,8 @@ fuzz_target!(|data: &[u8]| {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(knock(*door, body));
 });
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| { mutate::body(data, size, max_size, seed) });
 
 async fn knock(door: u8, body: &[u8]) {
     let server = Server::default();

@@ -5,6 +5,7 @@
 use std::hint::black_box;
 
 use interline_fuzz::mutate;
+use interline_fuzz::words::FRAME;
 use interline_model::Text;
 use interline_native::Frame;
 use interline_native::frame::Control;
@@ -31,10 +32,10 @@ fuzz_target!(|data: &[u8]| {
                 }
             }
             let names: Vec<String> = frame.object().members().map(|(name, _)| name.to_owned()).collect();
-            for name in names.iter().map(String::as_str).chain(mutate::MEMBERS) {
+            for name in names.iter().map(String::as_str).chain(FRAME.members.iter().copied()) {
                 getters(frame.object(), name);
                 if let Some(inner) = frame.object().object(name) {
-                    mutate::MEMBERS.into_iter().for_each(|name| getters(&inner, name));
+                    FRAME.members.iter().for_each(|name| getters(&inner, name));
                 }
             }
         }

@@ -19,3 +19,4 @@ pub mod said;
 pub mod script;
 pub mod socketio;
 pub mod sse;
+pub mod words;

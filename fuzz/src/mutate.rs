@@ -5,155 +5,7 @@ use arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzzer_mutate;
 use serde_json::{Value, json};
 
-/// Every member of a frame that a table of `interline_native` names, and those that are read inside them.
-pub const MEMBERS: [&str; 146] = [
-    "action",
-    "agentProgressSummaries",
-    "agent_id",
-    "agents",
-    "answers",
-    "apiKeySource",
-    "api_error_status",
-    "appendSystemPrompt",
-    "artifact_urls",
-    "attempt",
-    "betas",
-    "blocked_path",
-    "callback_id",
-    "claude_code_version",
-    "cols",
-    "compact_metadata",
-    "content",
-    "content_block",
-    "cwd",
-    "data",
-    "decision_reason",
-    "delta",
-    "description",
-    "display_name",
-    "dry_run",
-    "duration_api_ms",
-    "duration_ms",
-    "elapsed_time_seconds",
-    "elicitation_id",
-    "enabled",
-    "error",
-    "error_status",
-    "errors",
-    "event",
-    "exit_code",
-    "failed",
-    "fast_mode_state",
-    "files",
-    "final_result_url",
-    "hook_event",
-    "hook_id",
-    "hook_name",
-    "hooks",
-    "id",
-    "index",
-    "input",
-    "isAuthenticating",
-    "isReplay",
-    "isSynthetic",
-    "is_error",
-    "is_noteworthy",
-    "jsonSchema",
-    "kind",
-    "last_tool_name",
-    "max_retries",
-    "max_thinking_tokens",
-    "mcp_server_name",
-    "mcp_servers",
-    "message",
-    "message_uuid",
-    "method",
-    "mode",
-    "model",
-    "modelUsage",
-    "mtime",
-    "name",
-    "needs_action",
-    "num_turns",
-    "ok",
-    "outcome",
-    "output",
-    "output_file",
-    "output_style",
-    "params",
-    "parent_tool_use_id",
-    "partial_json",
-    "path",
-    "permissionMode",
-    "permission_denials",
-    "permission_suggestions",
-    "plugins",
-    "preceding_tool_use_ids",
-    "primary_replica",
-    "priority",
-    "processed_at",
-    "prompt",
-    "promptSuggestions",
-    "pty_id",
-    "questions",
-    "rate_limit_info",
-    "reason",
-    "recent_action",
-    "recoverable",
-    "request",
-    "request_id",
-    "requested_schema",
-    "response",
-    "result",
-    "retry_delay_ms",
-    "rows",
-    "sdkMcpServers",
-    "serverName",
-    "server_name",
-    "servers",
-    "session_id",
-    "settings",
-    "since_seq",
-    "skills",
-    "slash_commands",
-    "state",
-    "status",
-    "status_category",
-    "status_detail",
-    "stderr",
-    "stdout",
-    "stop_reason",
-    "structured_output",
-    "subtype",
-    "suggestion",
-    "summarizes_uuid",
-    "summary",
-    "systemPrompt",
-    "task_id",
-    "task_type",
-    "terminal_reason",
-    "text",
-    "thinking",
-    "title",
-    "tokens_after",
-    "tokens_before",
-    "tokens_saved",
-    "tool_name",
-    "tool_summary",
-    "tool_use_id",
-    "tool_use_result",
-    "tools",
-    "total_cost_usd",
-    "ts",
-    "type",
-    "ultraplan",
-    "url",
-    "usage",
-    "user_message_id",
-    "uuid",
-    "variables",
-    "workflow_name",
-];
+use crate::words::{BODY, FRAME, Vocabulary};
 
 /// Every kind of frame, one each: what the catalogue of the protocol shows.
 const CATALOGUE: &str = include_str!("../../crates/native/tests/data/frames.jsonl");
@@ -186,32 +38,29 @@ const SCRAPS: [&str; 20] = [
     "Error: x",
     "tool_use_error",
 ];
-const RAW: [&str; 24] = [
-    "null",
-    "true",
-    "false",
-    "0",
-    "-0",
-    "1.0",
-    "1e400",
-    "-1e-400",
-    "12345678901234567890123",
-    "18446744073709551615",
-    r#""""#,
-    r#""\ud83d""#,
-    r#""\ude00""#,
-    r#""\u0000""#,
-    "[]",
-    "{}",
-    "[ ]",
-    "{ }",
-    "[{}]",
-    r#"{"a":1,"a":2}"#,
-    "[[[[[[[[[[]]]]]]]]]]",
-    r#""<think>x</think>y""#,
-    r#"["t1","t2"]"#,
-    r#"{"":{"\ud800":1e999}}"#,
-];
+
+/// The mutator of request bodies: a byte that says where it goes, and JSON.
+///
+/// # Panics
+/// Never: a change that does not work out is left to chance.
+pub fn body(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
+    let chance = chance(seed);
+    let mut chance = Unstructured::new(&chance);
+    let grafted = grafted(&data[..size], &mut chance).filter(|body| body.len() < max_size);
+    let Some(body) = grafted else { return fuzzer_mutate(data, size, max_size) };
+    data[1..=body.len()].copy_from_slice(body.as_bytes());
+    body.len() + 1
+}
+
+fn grafted(data: &[u8], u: &mut Unstructured<'_>) -> Option<String> {
+    let mut value = serde_json::from_slice::<Value>(data.get(1..)?).ok()?;
+    if u.ratio(1_u8, 3_u8).ok()? {
+        return None;
+    }
+    let vocabulary = if u.ratio(1_u8, 4_u8).ok()? { Vocabulary { values: FRAME.values, ..BODY } } else { BODY };
+    let raw = graft(&mut value, &vocabulary, u).ok()?;
+    Some(value.to_string().replacen(MARK, raw, 1))
+}
 
 /// The mutator of the targets whose input is lines.
 ///
@@ -275,7 +124,7 @@ fn change(lines: &mut Vec<Vec<u8>>, u: &mut Unstructured<'_>) -> Result<()> {
         7 => lines.insert(0, format!("#options {}", u.arbitrary::<u32>()?).into_bytes()),
         _ if !lines.is_empty() => {
             if let Ok(mut value) = serde_json::from_slice::<Value>(&lines[at]) {
-                let raw = graft(&mut value, u)?;
+                let raw = graft(&mut value, &FRAME, u)?;
                 lines[at] = value.to_string().replacen(MARK, raw, 1).into_bytes();
             }
         }
@@ -288,8 +137,8 @@ fn change(lines: &mut Vec<Vec<u8>>, u: &mut Unstructured<'_>) -> Result<()> {
 const MARK: &str = "\"@@\"";
 
 /// Puts a mark at some place of the value, and says what is to be written there.
-fn graft<'a>(value: &mut Value, u: &mut Unstructured<'a>) -> Result<&'static str> {
-    let raw = *u.choose(&RAW)?;
+fn graft(value: &mut Value, vocabulary: &Vocabulary, u: &mut Unstructured<'_>) -> Result<&'static str> {
+    let raw = *u.choose(vocabulary.values)?;
     let mut place = value;
     loop {
         let children = match &*place {
@@ -313,7 +162,7 @@ fn graft<'a>(value: &mut Value, u: &mut Unstructured<'a>) -> Result<&'static str
     }
     match place {
         Value::Object(members) if u.ratio(1_u8, 2_u8)? => {
-            members.insert((*u.choose(&MEMBERS)?).to_owned(), Value::from("@@"));
+            members.insert((*u.choose(vocabulary.members)?).to_owned(), Value::from("@@"));
         }
         place => *place = Value::from("@@"),
     }
