@@ -303,6 +303,16 @@ async fn a5_no_text_forges_an_event() {
     }
 }
 
+/// A result that was cut says so, and the path that it names has the whole of it.
+async fn is_beginning(told: &str, result: &str, base: &str, secret: &str) {
+    let (shown, mark) = told.split_once("\n[output cut: ").expect("a mark");
+    assert!(result.starts_with(shown), "{mark}");
+    let (bytes, path) = mark.trim_end_matches(']').split_once(" bytes shown; all of it: GET ").expect("a path");
+    assert_eq!(bytes, format!("{} of {}", shown.len(), result.len()));
+    let whole = get(&format!("{base}{path}"), secret).await.json().to_string();
+    assert!(whole.contains(&json!(result).to_string()), "{path}");
+}
+
 // Others closed the socket on a message beyond a limit; the client came back and sent it again, for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a6_too_large_is_said_and_costs_nobody_the_connection() {
@@ -320,7 +330,6 @@ async fn a6_too_large_is_said_and_costs_nobody_the_connection() {
     };
     let file = Temp::file("big.jsonl", &frames(&result));
     let folder = file.path().parent().expect("a folder").to_owned();
-    // A patch holds a result three times, which the long polling of an unoptimised program takes its time for.
     std::fs::write(folder.join("quarter.jsonl"), frames(result.get(..result.len() / 4).expect("a quarter"))).expect("a file");
     let transcripts = Some(folder.clone());
     let stand = Stand::with(Options { transcripts, ..Options::default() }, "[socketio]\nmax_message_bytes = 1_000_000\n").await;
@@ -328,8 +337,7 @@ async fn a6_too_large_is_said_and_costs_nobody_the_connection() {
         let seen = events(&stand.run(cell, "play big").await.rest().await);
         let told =
             seen.iter().find(|event| event["type"] == "tool_end").expect("an end of the tool")["result"].as_str().expect("text").to_owned();
-        let (shown, mark) = told.split_once("\n[output cut: ").expect("a mark");
-        assert!(result.starts_with(shown) && mark.contains(&format!("of {} bytes", result.len())), "{mark}");
+        is_beginning(&told, &result, stand.base(), &token(cell)).await;
         assert_eq!((end(&seen), text(&seen).as_str()), ("done", "Reading. Read."));
     }
     let (secret, mut clients) = (token("cloud"), Vec::new());
@@ -341,8 +349,15 @@ async fn a6_too_large_is_said_and_costs_nobody_the_connection() {
     for (name, client) in clients {
         let seen = client.await.expect("the client").content();
         let native = Some(folder.join(format!("{name}.jsonl")));
-        let case = Case { name: seen.name.clone(), surface: Surface::SocketIo, events: seen.socket_events(), native };
-        assert_eq!(judge(&[case]), [Vec::<String>::new()], "{}", seen.name);
+        let told = seen.socket_events();
+        let case = Case { name: seen.name.clone(), surface: Surface::SocketIo, events: told.clone(), native };
+        let diffs = judge(&[case]).remove(0);
+        assert!(diffs.len() == 1 && diffs[0].starts_with("tool call-1: result "), "{}: {}", seen.name, diffs.len());
+        let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let told =
+            told.iter().find(|event| event["data"]["patch_type"] == "tool_result").expect("a patch")["data"]["data"]["result"].clone();
+        let all = result.get(..if name == "big" { result.len() } else { result.len() / 4 }).expect("the whole, or a quarter");
+        is_beginning(told.as_str().expect("text"), all, stand.base(), &secret).await;
     }
 
     // (a) A message over the limit is refused in its acknowledgement, and the socket goes on.

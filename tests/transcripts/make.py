@@ -391,6 +391,31 @@ def plan(t):
     t.fails("provider stream: 529: Overloaded")
 
 
+@transcript
+def tasks_parallel(t):
+    """Background tasks that overlap: each that begins makes another plan, a success ends the one that is left, and the to-do list goes before."""
+    def task(number, subtype, **members):
+        t.system(subtype, task_id=f"bg-{number}", tool_use_id=f"call-{number}", **members)
+    t.text("Both at once.")
+    for number in (1, 2):
+        t.progress(f"call-{number}", "Bash")
+        task(number, "task_started", description=f"task {number}", task_type="local_bash")
+    task(1, "task_progress", last_tool_name="Bash", summary="half")
+    t.summary("call-1", "started")
+    t.summary("call-2", "started")
+    task(2, "task_notification", status="completed", output_file="/o", summary="two is done")
+    task(1, "task_notification", status="failed", output_file="/o", summary="no")
+    t.progress("call-3", "Bash")
+    task(3, "task_started", description="task 3", task_type="local_bash")
+    t.snapshot("m1", tool("call-4", "TodoWrite", {"todos": [{"content": "one", "status": "in_progress"}, {"content": "two", "status": "pending"}]}))
+    t.summary("call-3", "started")
+    t.summary("call-4", "ok")
+    t.snapshot("m2", tool("call-5", "TodoWrite", {"todos": [{"content": "one", "status": "completed"}, {"content": "two", "status": "in_progress"}]}))
+    t.summary("call-5", "ok")
+    t.text("Enough.")
+    t.ends()
+
+
 # ---------------------------------------------------------------- repeats
 
 @transcript

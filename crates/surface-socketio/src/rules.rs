@@ -17,7 +17,7 @@ interline_model::rules! {
     QUESTION_AT_ONCE = "question-is-announced-as-one": "A call that the same frame makes a question is announced as one, once.";
     LATE_ARGUMENTS = "late-arguments": "Input that becomes known later is a `set_tool_status` patch with `arguments`.";
     OUTPUT_HAS_NO_PATCH = "output-has-no-patch": "No patch carries a part of a call's output; the result carries all of it.";
-    RESULT_PATCH = "result-is-a-patch": "The end of a call is a `tool_result` patch.";
+    RESULT_PATCH = "result-is-a-patch": "The end of a call is a `tool_result` patch. Of a result beyond `max_result_bytes` every event tells the beginning and the REST path that has all of it.";
     CUT_CALL = "cut-call-is-cancelled": "A call that its run's end cut off is set to `cancelled` and gets no result.";
     CHILD_TURNS_END = "child-turns-end-first": "A sub-agent's turns end before the call that started it does.";
     PAUSED_TURN_GOES_ON = "paused-turn-is-patched": "A turn that had its `turn:end` when it paused is told by `set_status` patches after that.";

@@ -53,6 +53,50 @@ fn rest(scene: &Scene) -> Vec<Value> {
     serde_json::from_str(scene.writer.messages_json().as_str()).unwrap()
 }
 
+// A tool's 8 MB stood three times in one patch, and twice more in every snapshot behind it.
+#[test]
+fn a_huge_result_is_told_by_its_beginning_and_rest_has_all_of_it() {
+    const MOST: usize = 1000;
+    let huge = "0123456789abcde\n".repeat(10_000);
+    let object = format!(r#"{{"lines":"{}"}}"#, "x".repeat(5000));
+    let mut scene = Scene::started(Options { max_result_bytes: MOST, ..Options::default() }, "read");
+    scene.frame(
+        1,
+        vec![root(What::TurnStarted), root(tool("c1", "Read", "{}")), root(tool("c2", "Fetch", "{}")), root(tool("c3", "Read", "{}"))],
+    );
+    scene.frame(1, vec![root(tool_ended("c1", &huge, false))]);
+    scene.frame(1, vec![root(tool_gave("c2", &object))]);
+    let fits = "y".repeat(MOST - 2);
+    scene.frame(1, vec![root(tool_ended("c3", &fits, false))]);
+    scene.frame(1, vec![root(turn_ended()), root(completed())]);
+
+    let turn = rest(&scene).pop().unwrap();
+    let results: Vec<&Value> = turn["tool_calls"].as_array().unwrap().iter().map(|call| &call["result"]).collect();
+    assert!(results == [&json!(huge), &serde_json::from_str::<Value>(&object).unwrap(), &json!(fits)], "REST has all of them");
+    let path = format!("/api/sessions/{}/turns/{}", scene.data()[0].1["session_id"].as_str().unwrap(), turn["turn_id"].as_str().unwrap());
+    assert_eq!(serde_json::from_str::<Value>(scene.writer.turn_json(path.rsplit('/').next().unwrap()).unwrap().as_str()).unwrap(), turn);
+
+    let patches = all(&scene, "turn:patch").into_iter().filter(|patch| patch["patch_type"] == "tool_result");
+    let told: Vec<Value> = patches.map(|mut patch| patch["data"]["result"].take()).collect();
+    for (told, all) in told.iter().zip([&huge, &object]) {
+        let (shown, mark) = told.as_str().unwrap().split_once("\n[output cut: ").unwrap();
+        assert!(all.starts_with(shown) && shown.len() > MOST / 2 && shown.len() <= MOST);
+        assert_eq!(mark, format!("{} of {} bytes shown; all of it: GET {path}]", shown.len(), all.len()));
+    }
+    assert_eq!(told[2], fits);
+    // Patches, snapshots and the turn's end agree.
+    let mut fold = Fold::new(Format::Hybrid);
+    for (event, data) in &scene.data() {
+        fold.see(event, data);
+        assert!(data.to_string().len() < 12 * MOST, "{event}");
+    }
+    let last = &fold.snapshots[turn["turn_id"].as_str().unwrap()];
+    let blocks =
+        last["blocks"].as_array().unwrap().iter().filter(|block| block["type"] == "tool_result").map(|block| block["content"].clone());
+    assert_eq!(blocks.collect::<Vec<_>>(), told);
+    assert_eq!(last["tool_calls"].as_array().unwrap().iter().map(|call| call["result"].clone()).collect::<Vec<_>>(), told);
+}
+
 /// The payloads of all events of this name.
 fn all(scene: &Scene, name: &str) -> Vec<Value> {
     scene.data().into_iter().filter(|(found, _)| *found == name).map(|(_, data)| data).collect()

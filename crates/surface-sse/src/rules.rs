@@ -13,7 +13,7 @@ interline_model::rules! {
     CALL_STARTS = "call-starts-with-its-arguments": "A call is a `tool_start` with its whole input, `{}` if that is not known yet.";
     LATE_INPUT_IS_SILENT = "late-input-has-no-event": "No documented event changes the input of a call; it is in the `approval_request`, if one comes.";
     OUTPUT_IS_AN_INCREMENT = "output-is-an-increment": "`tool_progress` carries what is new of a call's output.";
-    CALL_ENDS = "call-ends-once": "A call ends with one `tool_end`; one that the run's end cut off is an error.";
+    CALL_ENDS = "call-ends-once": "A call ends with one `tool_end`; one that the run's end cut off is an error. A result beyond `max_event_bytes` is cut, and says how much of it is shown and which path has all of it.";
     FOLDED = "sub-agents-are-folded": "A sub-agent's text is output of the call that started it; its reasoning, turns and tools are not shown, so none of it is ever in the answer.";
     ASK_IS_APPROVAL = "ask-is-an-approval-request": "Permissions, questions (`ask_user`), forms and links (`elicitation`) are `approval_request`s, the ones of sub-agents too.";
     SETTLED_IS_SILENT = "settled-asks-are-silent": "No documented event says that an ask was settled; what follows shows it.";
