@@ -7,8 +7,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use interline_hub::{
-    Access, AskConfig, Gate, Hub, Link, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort, Session, SessionSeed, StartRun,
-    Upstream,
+    Access, AskConfig, Conduct, Gate, Hub, Link, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort, Session, SessionSeed,
+    StartRun, Upstream,
 };
 use interline_journal::Memory;
 use interline_model::{CellName, Part, Reader, RunId, SessionId, Text};
@@ -77,7 +77,8 @@ pub struct Answered {
 
 impl Default for Server {
     fn default() -> Self {
-        let route = Route { cell: CellName::from(CELL), upstream: Arc::new(Asking), models: Models::default() };
+        let route =
+            Route { cell: CellName::from(CELL), upstream: Arc::new(Asking), models: Models::default(), conduct: Conduct::default() };
         let routes = Routes::new(vec![route]);
         let hub = Arc::new(Hub::new(Gate::Open, routes, RunConfig::default(), AskConfig::default(), Arc::new(Memory::default())));
         let sse = interline_surface_sse::router(hub.clone(), interline_surface_sse::Config::default());
@@ -104,9 +105,11 @@ impl Server {
             input: vec![Part::Text(Text::from_static("hi"))],
             system_prompt: None,
             actor: None,
+            settings: interline_hub::Settings::default(),
             headless: false,
             output_schema: None,
             idempotency_key: None,
+            run: None,
         };
         let (session, run) = self.hub.start(&self.access(), request).expect("a run");
         for _ in 0..16 {
