@@ -22,7 +22,9 @@ pub enum Action {
     Upload(Upload),
     /// Let a paused session go on. The reply is an object with its `state`.
     Resume,
-    /// Tell how full the context is. The reply is the upstream's own object. During a run only, as all that follows.
+    /// A native client's own request: its body, as it came. The reply is the upstream's own object. During a run only, as all that follows.
+    Request(Json),
+    /// Tell how full the context is. The reply is the upstream's own object.
     ContextUsage,
     /// Go on with another model.
     SetModel(Text),
@@ -61,6 +63,7 @@ impl Action {
             Self::Cost => "tell what a session cost",
             Self::Upload(_) => "take files",
             Self::Resume => "resume a session",
+            Self::Request(_) => "take requests of native clients",
             Self::ContextUsage => "tell how full the context is",
             Self::SetModel(_) => "change the model",
             Self::SetPermissionMode(_) => "change the permission mode",
@@ -118,6 +121,34 @@ pub enum ActionError {
     /// The upstream took it and said nothing.
     #[error("the agent server did not answer within {} ms", .0.as_millis())]
     Unanswered(Duration),
+}
+
+impl ActionError {
+    /// The HTTP status that says this best. What the upstream refuses over HTTP keeps its status; but that it does not let Interline in
+    /// is no business of the client's.
+    #[must_use]
+    pub fn http_status(&self) -> u16 {
+        match self {
+            Self::Unsupported(_) => 501,
+            Self::Busy | Self::Idle => 409,
+            Self::Refused { status: Some(status @ (400 | 402 | 404..=599)), .. } => *status,
+            Self::Refused { .. } | Self::Unreachable(_) => 502,
+            Self::Unanswered(_) => 504,
+        }
+    }
+
+    /// The machine token that says this.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unsupported(_) => "unsupported",
+            Self::Busy => "session_busy",
+            Self::Idle => "no_active_run",
+            Self::Refused { .. } => "upstream_refused",
+            Self::Unreachable(_) => "upstream_unreachable",
+            Self::Unanswered(_) => "upstream_timeout",
+        }
+    }
 }
 
 /// The future of an action.

@@ -89,6 +89,10 @@ impl Asks {
         self.entry(id).map(|entry| entry.ask.clone())
     }
 
+    pub(crate) fn run_of(&self, id: &AskId) -> Option<RunId> {
+        self.entry(id).map(|entry| entry.run)
+    }
+
     /// The newest of that id.
     fn entry(&self, id: &AskId) -> Option<&Entry> {
         self.entries.iter().rfind(|entry| entry.ask.id == *id)

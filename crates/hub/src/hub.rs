@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::access::{Access, Denied, Gate};
+use crate::channel::ChannelFuture;
 use crate::conduct::OnBusy;
 use crate::driver;
 use crate::origin::Origins;
@@ -227,6 +228,22 @@ impl Hub {
             return Err(StartError::CellNotFound(cell.clone()));
         }
         self.routes.of(cell).ok_or_else(|| StartError::CellNotFound(cell.clone()))
+    }
+
+    /// Opens the coding channel for a client: to the upstream of `cell`, else of its default cell if that has one, else to the first
+    /// of its cells' upstreams that has.
+    ///
+    /// # Errors
+    /// When the client has no such cell, or new work is refused.
+    pub fn coding_channel(&self, access: &Access, cell: Option<CellName>) -> Result<ChannelFuture, StartError> {
+        if self.is_draining() {
+            return Err(StartError::Draining);
+        }
+        let named = cell.is_some();
+        let route = self.route(access, &self.cell_of(access, cell)?)?;
+        let mut others = self.routes.iter().filter(|route| access.allows(&route.cell) && route.upstream.has_coding_channel());
+        let route = if named || route.upstream.has_coding_channel() { route } else { others.next().unwrap_or(route) };
+        Ok(route.upstream.coding_channel(access.credential().clone()))
     }
 
     fn cell_of(&self, access: &Access, cell: Option<CellName>) -> Result<CellName, StartError> {

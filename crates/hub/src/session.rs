@@ -312,6 +312,12 @@ impl Session {
         self.state().asks.get(id)
     }
 
+    /// The run that an ask of this session belongs to; of the newest of that id.
+    #[must_use]
+    pub fn run_of_ask(&self, id: &AskId) -> Option<RunId> {
+        self.state().asks.run_of(id)
+    }
+
     /// The session as one surface shows it. `key` tells apart projections of the same writer with different options. The first caller
     /// has it built from the log; from then on it is fed live.
     pub fn projection<W: Writer>(&self, key: &str, writer: impl FnOnce() -> W) -> Arc<Projection<W>> {
@@ -665,6 +671,12 @@ impl Session {
     /// A place among those that wait, unless there are `max` of them.
     pub(crate) fn queue(&self, max: usize) -> Option<Place> {
         self.queue.enter(max)
+    }
+
+    /// Whether the upstream said that the session is paused, and not yet that it goes on.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.state().paused
     }
 
     /// Waits until no run goes on.

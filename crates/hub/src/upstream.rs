@@ -42,6 +42,11 @@ pub trait Upstream: Send + Sync + 'static {
     /// The link of a new session. Nothing is dialled before the first run.
     fn open(&self, session: &SessionSeed) -> Arc<dyn Link>;
 
+    /// Whether it has a coding channel.
+    fn has_coding_channel(&self) -> bool {
+        false
+    }
+
     /// Opens the coding channel for one client.
     fn coding_channel(&self, credential: RunCredential) -> ChannelFuture {
         let _ = credential;

@@ -12,6 +12,8 @@ pub struct Config {
     pub cloud: bool,
     /// Offer the bridge access surface, `/v1/code/sessions`.
     pub bridge: bool,
+    /// Offer the coding channel, `/v1/code/ws`: a terminal on the machine of a bridge, for everybody who may use its cell.
+    pub coding_channel: bool,
     /// Milliseconds between two pings.
     pub ping_interval_ms: u64,
     /// Milliseconds without a pong until a socket is cut.
@@ -28,6 +30,10 @@ pub struct Config {
     pub replace_timeout_ms: u64,
     /// Bytes of a request's body.
     pub max_body: usize,
+    /// Bytes of an attachment's upload.
+    pub max_upload: usize,
+    /// Requests of one socket that may wait for the upstream's reply.
+    pub max_requests: usize,
     /// Bytes of a message that a client of the cloud surface sends.
     pub max_cloud_message: usize,
     /// Bytes of a message that a client of the bridge surface sends.
@@ -44,6 +50,7 @@ impl Default for Config {
         Self {
             cloud: true,
             bridge: true,
+            coding_channel: false,
             ping_interval_ms: 30_000,
             pong_timeout_ms: 60_000,
             write_timeout_ms: 10_000,
@@ -52,6 +59,8 @@ impl Default for Config {
             max_session_tokens: 10_000,
             replace_timeout_ms: 10_000,
             max_body: 20 * 1024 * 1024,
+            max_upload: 50 * 1024 * 1024,
+            max_requests: 8,
             max_cloud_message: 32_768,
             max_bridge_message: 1024 * 1024,
             max_write_buffer: 64 * 1024 * 1024,

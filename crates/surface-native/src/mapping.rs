@@ -2,7 +2,7 @@
 //!
 //! Upstream frames pass as they came, in order (decision 28). Left out are: `keep_alive`, `biumind.session_desynced` and
 //! `control_response`, which belong to the connection between Interline and its upstream; repeats (decision 13); messages that are
-//! no JSON object, the literal `null` of native-ws.md §8.2 among them, because stock clients stumble over them; and everything after
+//! no JSON object, requests that a policy decided, the literal `null` of native-ws.md §8.2 among them, because stock clients stumble over them; and everything after
 //! the run's end. Added is a `result` where the upstream gave none. A settled ask needs no frame.
 
 use std::collections::HashSet;
@@ -94,6 +94,8 @@ struct Current {
     /// The upstream's own session id, as its frames say.
     upstream_session: Option<Text>,
     seen: HashSet<Key<'static>>,
+    /// Asks that a policy decided: their requests are nobody's to answer.
+    decided: Vec<AskId>,
 }
 
 impl NativeWriter {
@@ -151,8 +153,14 @@ impl NativeWriter {
     fn begin(&mut self, accepted: &RunAccepted, at: Millis) {
         self.pending.clear();
         self.runs.push(RunSpan { run: accepted.run, from: self.written, to: None });
-        self.current =
-            Some(Current { run: accepted.run, session: accepted.session.clone(), since: at, upstream_session: None, seen: HashSet::new() });
+        self.current = Some(Current {
+            run: accepted.run,
+            session: accepted.session.clone(),
+            since: at,
+            upstream_session: None,
+            seen: HashSet::new(),
+            decided: Vec::new(),
+        });
     }
 
     fn end(&mut self, end: &RunEnd) {
@@ -182,6 +190,9 @@ impl Writer for NativeWriter {
     fn write(&mut self, record: &Record, events: &[Event], items: &mut Vec<NativeFrame>) {
         if let Body::Fact(Fact::RunAccepted(accepted)) = &record.body {
             self.begin(accepted, record.at);
+        }
+        if let (Body::Fact(Fact::AskDecided { ask, .. }), Some(current)) = (&record.body, &mut self.current) {
+            current.decided.push(ask.clone());
         }
         let ending = events.iter().find_map(|event| match &event.what {
             What::RunEnded(end) => Some(&**end),
@@ -240,6 +251,11 @@ impl Current {
         let passes = match &frame {
             Frame::Data(Data::ResultSuccess(_) | Data::ResultError(_)) => Passes::Result,
             Frame::Control(Control::Response(_)) | Frame::Lifecycle(Lifecycle::KeepAlive(_) | Lifecycle::SessionDesynced(_)) => {
+                return None;
+            }
+            Frame::Control(Control::Request(request))
+                if request.request_id().is_some_and(|id| self.decided.iter().any(|decided| decided.as_str() == &*id)) =>
+            {
                 return None;
             }
             Frame::Control(_) => Passes::Control,
@@ -319,6 +335,19 @@ mod tests {
     }
 
     const RESULT: &str = r#"{"type":"result","is_error":false,"uuid":"r"}"#;
+
+    #[test]
+    fn a_request_that_a_policy_decided_is_nobodys_to_answer() {
+        let request = |id: &str| {
+            format!(r#"{{"type":"control_request","request_id":"{id}","request":{{"subtype":"can_use_tool","tool_name":"Bash"}}}}"#)
+        };
+        let mut session = Session::default();
+        session.start(1);
+        session.record(1_200, Body::Fact(Fact::AskDecided { ask: AskId::from("a"), allowed: true, rule: "r".into() }), vec![]);
+        session.frame(&request("a"), vec![]);
+        session.frame(&request("b"), raised("b"));
+        assert_eq!(session.texts(), [request("b")]);
+    }
 
     #[test]
     fn a_request_whose_id_reads_like_an_earlier_uuid_is_shown() {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `cloud` | `/v1/agent/sessions…`: a native session is a run |
 //! | `bridge` | `/v1/code/sessions…`: a native session is a session |
+//! | `coding` | `/v1/code/ws`: the coding channel, passed through |
 //! | `feed` | what one socket is sent: a position in the projection |
 //! | `inbound` | what one socket may say |
 //! | `cors` | which pages may come, and what they hear |
@@ -15,6 +16,7 @@
 
 mod bridge;
 mod cloud;
+mod coding;
 mod connects;
 mod cors;
 mod feed;
@@ -30,6 +32,7 @@ use axum::Router;
 use http::HeaderMap;
 use interline_hub::{Hub, Session, Surface};
 use interline_model::{Actor, Millis, Text};
+use tokio::sync::Semaphore;
 
 use crate::{Config, NativeWriter};
 use connects::Connects;
@@ -64,7 +67,7 @@ impl Surface for Native {
             router = router.merge(cloud::router());
         }
         if shell.config.bridge {
-            router = router.merge(bridge::router());
+            router = router.merge(bridge::router(shell.config.max_upload));
         }
         if !shell.config.cloud && !shell.config.bridge {
             // A layer around no routes is refused.
@@ -84,6 +87,13 @@ struct Shell {
     config: Config,
     tokens: Tokens,
     connects: Connects,
+}
+
+impl Shell {
+    /// One permit for each request of a socket that may wait for the upstream.
+    fn requests(&self) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(self.config.max_requests))
+    }
 }
 
 /// A session as native frames.

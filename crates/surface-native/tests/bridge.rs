@@ -132,12 +132,26 @@ async fn control_requests_get_the_bridges_replies() {
     let failed = |subtype: &str, error: &str| {
         format!(r#"{{"type":"control_response","response":{{"subtype":"error","request_id":"r-{subtype}","error":"{error}"}}}}"#)
     };
-    socket.send(request("set_model")).await;
-    assert_eq!(socket.text().await, failed("set_model", "set_model not supported by biu bridge; recreate session with desired model"));
-    for subtype in ["initialize", "can_use_tool", "mcp_status", "get_settings", "elicitation", "stop_task"] {
+    // The upstream's word, in the client's name.
+    for subtype in ["set_model", "initialize", "mcp_status", "get_settings", "stop_task"] {
+        socket.send(request(subtype)).await;
+        assert_eq!(socket.text().await, failed(subtype, &format!(r#"no: {{\"subtype\":\"{subtype}\"}}"#)));
+    }
+    socket.send(request("get_context_usage")).await;
+    let usage =
+        r#"{"type":"control_response","response":{"subtype":"success","request_id":"r-get_context_usage","response":{"totalTokens":1.0}}}"#;
+    assert_eq!(socket.text().await, usage);
+    socket.send(request("set_permission_mode")).await;
+    let done = r#"{"type":"control_response","response":{"subtype":"success","request_id":"r-set_permission_mode"}}"#;
+    assert_eq!(socket.text().await, done);
+    // Those that servers make of clients.
+    for subtype in ["can_use_tool", "elicitation", "hook_callback"] {
         socket.send(request(subtype)).await;
         assert_eq!(socket.text().await, failed(subtype, &format!(r#"control subtype \"{subtype}\" not implemented"#)));
     }
+    let variables = r#"{"type":"update_environment_variables","variables":{"A":"1"}}"#;
+    socket.send(variables.to_owned()).await;
+    eventually(|| *stand.script.frames.lock().unwrap() == [variables]).await;
     socket.send(request("interrupt")).await;
     assert_eq!(socket.text().await, r#"{"type":"control_response","response":{"subtype":"success","request_id":"r-interrupt"}}"#);
     assert_eq!(socket.whole_turn().await, [INTERRUPTED]);
@@ -196,10 +210,23 @@ async fn http_beside_the_socket() {
     }
     let cost = get(&url("/cost"), "").await;
     assert_eq!(cost.body, r#"{"Model":"default","InputTokens":240,"OutputTokens":48,"CacheReadTokens":0,"CacheWriteTokens":0,"USD":0.5}"#);
-    for what in ["/compact", "/attachments"] {
-        let answer = post(&url(what), "", "").await;
-        assert_eq!(answer.status, 501);
-        assert!(answer.json()["error"].as_str().unwrap().contains("not supported"));
+    let compacted = post(&url("/compact"), "", "").await;
+    assert_eq!((compacted.status, compacted.body.as_str()), (501, r#"{"error":"this agent server cannot compact on demand"}"#));
+    let form = |name: &str| {
+        format!(
+            "--b\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"a.txt\"\r\nContent-Type: text/plain\r\n\r\nhello\r\n--b--\r\n"
+        )
+    };
+    for (kind, body, status, error) in [
+        ("multipart/form-data; boundary=b", form("file"), 501, "this agent server cannot take files"),
+        ("multipart/form-data; boundary=b", form("other"), 400, "missing 'file' field"),
+        ("multipart/form-data; boundary=b", "--b\r\n".to_owned(), 400, "parse multipart: "),
+        ("text/plain", "hello".to_owned(), 400, "parse multipart: "),
+    ] {
+        let answer = request("POST", &url("/attachments"), &[("content-type", kind)], body.clone()).await;
+        let seen = answer.status;
+        let text = answer.rest().await;
+        assert!(seen == status && text.starts_with(&format!("{{\"error\":\"{error}")), "{body}: {seen} {text}");
     }
     stand.message(&id, "gate").await;
     let mut socket = stand.turn(&id, "").await;
@@ -253,7 +280,7 @@ async fn the_bridge_takes_large_messages_up_to_its_own_limit() {
         format!(r#"{{"type":"control_request","request_id":"r","request":{{"subtype":"mcp_status","pad":"{pad}"}}}}"#)
     };
     socket.send(request(200_000)).await;
-    assert!(socket.text().await.contains("not implemented"));
+    assert!(socket.text().await.contains("no: "));
     socket.send(request(300_000)).await;
     assert_eq!(socket.all().await, (vec![], Some((1009, String::new()))));
     let session = stand.hub.session(&stand.hub.admit(None).unwrap(), &SessionId::from(id)).unwrap();
@@ -268,4 +295,34 @@ async fn either_access_surface_can_be_left_out() {
     let stand = Stand::configured(Config { bridge: false, ..Config::default() }).await;
     assert_eq!(post(&stand.http("/v1/code/sessions"), "", "").await.status, 404);
     stand.run("gate").await;
+}
+
+#[tokio::test]
+async fn the_coding_channel_is_passed_through_where_it_is_switched_on() {
+    let stand = Stand::open().await;
+    let (status, body) = Socket::dial(&stand.ws("/v1/code/ws"), "").await.err().unwrap();
+    assert!(status == 501 && body.contains("coding_channel"), "{status} {body}");
+    let stand = Stand::configured(Config { coding_channel: true, ..Config::default() }).await;
+    let mut socket = Socket::dial(&stand.ws("/v1/code/ws"), "").await.ok().unwrap();
+    let chunk = r#"{"type":"code_pty_chunk","pty_id":"t1","data":"aGVsbG8NCg==" ,"n":1.0}"#;
+    for text in [chunk, "null", "not json", ""] {
+        socket.send(text.to_owned()).await;
+        assert_eq!(socket.text().await, text);
+    }
+    socket.send("bye".to_owned()).await;
+    assert_eq!(socket.all().await, (vec![], Some((4001, "bye".to_owned()))));
+    assert_eq!(Socket::dial(&stand.ws("/v1/code/ws?cell=nope"), "").await.err().unwrap().0, 404);
+    assert_eq!(get(&stand.http("/v1/code/ws"), "").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_socket_makes_a_bounded_number_of_requests_at_a_time() {
+    let stand = Stand::configured(Config { max_requests: 1, ..Config::default() }).await;
+    let id = stand.bridge().await;
+    stand.message(&id, "gate").await;
+    let mut socket = stand.turn(&id, "").await;
+    let request = |subtype: &str| format!(r#"{{"type":"control_request","request_id":"r","request":{{"subtype":"{subtype}"}}}}"#);
+    socket.send(request("brand_new")).await;
+    socket.send(request("mcp_status")).await;
+    assert!(socket.text().await.contains("too many requests wait"));
 }

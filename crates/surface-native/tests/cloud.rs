@@ -328,10 +328,10 @@ async fn a_cancel_stops_the_run_and_nothing_else_does() {
     }
     socket.send_raw(Message::Binary(Bytes::from_static(b"\xff\xfe"))).await;
     socket.send(r#"{"type":"control_request","request_id":"r\"1","request":{"subtype":"set_model","model":"m"}}"#).await;
-    let error = r#"{"type":"control_response","response":{"subtype":"error","request_id":"r\"1","error":"control subtype \"set_model\" not implemented"}}"#;
+    let error = r#"{"type":"control_response","response":{"subtype":"error","request_id":"r\"1","error":"no: {\"subtype\":\"set_model\",\"model\":\"m\"}"}}"#;
     assert_eq!(socket.text().await, error);
     socket.send(r#"{"type":"control_request","request_id":"r","request":{"subtype":"new"}}"#).await;
-    assert!(socket.text().await.contains(r#"control subtype \"new\" not implemented"#));
+    assert!(socket.text().await.contains(r#"no: {\"subtype\":\"new\"}"#));
     // The opcode does not matter.
     socket.send_raw(Message::Binary(Bytes::from_static(br#"{"type":"control_cancel_request","request_id":"cancel-1"}"#))).await;
     assert_eq!(socket.run().await, [INTERRUPTED]);
@@ -493,7 +493,6 @@ async fn what_is_not_there_is_answered_in_plain_text() {
         ("POST", format!("{session}/cancel"), 404),
         ("GET", format!("{session}/cost"), 404),
         ("GET", "/v1/agent/x".to_owned(), 404),
-        ("GET", "/v1/code/ws".to_owned(), 404),
         ("GET", "/v1/code/sessions".to_owned(), 405),
     ] {
         let answer = request(method, &stand.http(&path), &[], "").await;
@@ -521,7 +520,7 @@ async fn a_message_over_the_limit_closes_with_1009_and_one_at_the_limit_does_not
     };
     let mut socket = stand.stream(&native, "").await;
     socket.send(message(32_768)).await;
-    assert!(socket.text().await.contains("not implemented"));
+    assert!(socket.text().await.contains("no: "));
     socket.send(message(32_769)).await;
     assert_eq!(socket.all().await, (vec![], Some((1009, String::new()))));
 

@@ -14,6 +14,7 @@ pub(crate) fn wire(action: &Action) -> Option<Wire> {
         Some(Wire::Request(build::request_body(subtype, &members)))
     };
     match action {
+        Action::Request(body) => Some(Wire::Request(body.clone())),
         Action::ContextUsage => request("get_context_usage", &[]),
         Action::SetModel(model) => request("set_model", &[("model", quoted(model))]),
         Action::SetPermissionMode(mode) => request("set_permission_mode", &[("mode", quoted(mode))]),

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Path, Request, State};
 use axum::response::Response;
 use axum::routing::{any, delete, get, post};
 use http::{HeaderMap, StatusCode};
-use interline_hub::{Access, NewSession, Session, StartError, StartRun};
-use interline_model::{Part, RunId, SessionId, Text};
+use interline_hub::{Access, Action, ActionError, NewSession, Session, StartError, StartRun, Upload};
+use interline_model::{Json, Part, RunId, SessionId, Text};
 use serde::{Deserialize, Serialize};
 use tokio::time;
 
@@ -19,29 +19,30 @@ use super::feed::{Feed, Glance, Settled};
 use super::inbound::{Inbound, Plane};
 use super::replies::{self, BodyError};
 use super::socket::Handshake;
-use super::{NAME, Shell, actor, bearer, cursor, projection};
+use super::{NAME, Shell, actor, bearer, coding, cursor, projection};
 use crate::RunSpan;
 
-pub(super) fn router() -> Router<Arc<Shell>> {
+pub(super) fn router(max_upload: usize) -> Router<Arc<Shell>> {
     Router::new()
+        .route("/v1/code/ws", get(coding::channel))
         .route("/v1/code/sessions", post(create))
         .route("/v1/code/sessions/{id}", delete(remove))
         .route("/v1/code/sessions/{id}/messages", post(messages))
         .route("/v1/code/sessions/{id}/ws", get(socket))
         .route("/v1/code/sessions/{id}/cost", get(cost))
         .route("/v1/code/sessions/{id}/compact", post(compact))
-        .route("/v1/code/sessions/{id}/attachments", post(attachments))
+        .route("/v1/code/sessions/{id}/attachments", post(attachments).layer(DefaultBodyLimit::max(max_upload)))
         .route("/v1/code/{*rest}", any(replies::not_found))
 }
 
 /// An error of this surface (native-ws.md §4.1).
-enum BridgeError {
+pub(super) enum BridgeError {
     Unauthorized,
     Other(StatusCode, String),
 }
 
 impl BridgeError {
-    fn new(status: StatusCode, text: impl Into<String>) -> Self {
+    pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
         Self::Other(status, text.into())
     }
 
@@ -58,6 +59,13 @@ impl From<StartError> for BridgeError {
             StartError::TooManyRuns(_) | StartError::TooManySessions(_) => StatusCode::TOO_MANY_REQUESTS,
             StartError::Draining => StatusCode::SERVICE_UNAVAILABLE,
         };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<ActionError> for BridgeError {
+    fn from(error: ActionError) -> Self {
+        let status = StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::BAD_GATEWAY);
         Self::new(status, error.to_string())
     }
 }
@@ -80,7 +88,7 @@ pub(super) fn refusal(status: StatusCode, text: &'static str) -> Response {
     BridgeError::new(status, text).into()
 }
 
-fn admit(shell: &Shell, headers: &HeaderMap) -> Result<Access, BridgeError> {
+pub(super) fn admit(shell: &Shell, headers: &HeaderMap) -> Result<Access, BridgeError> {
     shell.hub.admit(bearer(headers)).map_err(|_| BridgeError::Unauthorized)
 }
 
@@ -174,7 +182,7 @@ async fn socket(State(shell): State<Arc<Shell>>, Path(id): Path<String>, request
 }
 
 fn try_socket(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Response, BridgeError> {
-    let (_, session) = reach(shell, request.headers(), id)?;
+    let (access, session) = reach(shell, request.headers(), id)?;
     let seen = cursor(request.uri(), "last_event_id");
     let projection = projection(&session);
     let (glance, behind) = projection.with(|writer, end| (Glance::at(writer, end), seen.map(|seen| writer.behind_counted(seen))));
@@ -192,7 +200,8 @@ fn try_socket(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
         (None, _) => (glance.end, Settled::LeftOut),
     };
     let feed = Feed::turn(&projection, glance, from, settled);
-    let inbound = Inbound { plane: Plane::Bridge, session, run: None };
+    let (credential, requests) = (access.credential().clone(), shell.requests());
+    let inbound = Inbound { plane: Plane::Bridge, session, run: None, credential, requests };
     let first = turn.filter(|_| is_first).map(|turn| turn.run);
     Ok(handshake.accept(shell.clone(), feed, inbound, move |shell| {
         if let Some(run) = first {
@@ -220,10 +229,14 @@ async fn cost(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: 
         #[serde(rename = "USD")]
         usd: f64,
     }
-    let session = match reach(&shell, &headers, &id) {
-        Ok((_, session)) => session,
+    let (access, session) = match reach(&shell, &headers, &id) {
+        Ok(reached) => reached,
         Err(error) => return error.into(),
     };
+    // The upstream knows best; where it does not tell, what its runs said is added up.
+    if let Ok(cost) = session.act(Action::Cost, access.credential().clone()).await {
+        return replies::with_type(StatusCode::OK, "application/json", cost.text().into_bytes());
+    }
     let spent = projection(&session).with(|writer, _| writer.spent());
     let cost = Cost {
         model: session.info().model.unwrap_or_default().to_string(),
@@ -237,16 +250,45 @@ async fn cost(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: 
 }
 
 async fn compact(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
-    unsupported(&shell, &headers, &id, "compact: not supported by this server")
+    #[derive(Serialize)]
+    struct Compacted {
+        status: &'static str,
+    }
+    match try_compact(&shell, &headers, &id).await {
+        Ok(()) => replies::json(StatusCode::OK, &Compacted { status: "compacted" }),
+        Err(error) => error.into(),
+    }
 }
 
-async fn attachments(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
-    unsupported(&shell, &headers, &id, "attachments: not supported by this server")
+async fn try_compact(shell: &Shell, headers: &HeaderMap, id: &str) -> Result<(), BridgeError> {
+    let (access, session) = reach(shell, headers, id)?;
+    session.act(Action::Compact, access.credential().clone()).await?;
+    Ok(())
 }
 
-fn unsupported(shell: &Shell, headers: &HeaderMap, id: &str, text: &'static str) -> Response {
-    let error = reach(shell, headers, id).err().unwrap_or_else(|| BridgeError::new(StatusCode::NOT_IMPLEMENTED, text));
-    error.into()
+/// `POST …/attachments`: the field `file` (native-ws.md §4.2).
+async fn attachments(State(shell): State<Arc<Shell>>, Path(id): Path<String>, request: Request) -> Response {
+    match attach(&shell, &id, request).await {
+        Ok(reply) => replies::with_type(StatusCode::CREATED, "application/json", reply.text().into_bytes()),
+        Err(error) => error.into(),
+    }
+}
+
+async fn attach(shell: &Shell, id: &str, request: Request) -> Result<Json, BridgeError> {
+    let (access, session) = reach(shell, request.headers(), id)?;
+    let bad = |error: &dyn std::fmt::Display| BridgeError::new(StatusCode::BAD_REQUEST, format!("parse multipart: {error}"));
+    let mut form = Multipart::from_request(request, &()).await.map_err(|error| bad(&error.body_text()))?;
+    while let Some(field) = form.next_field().await.map_err(|error| bad(&error.body_text()))? {
+        if field.name() != Some("file") {
+            continue;
+        }
+        let name = Text::from(field.file_name().unwrap_or("file"));
+        let mime = Text::from(field.content_type().unwrap_or("application/octet-stream"));
+        let data = field.bytes().await.map_err(|error| bad(&error.body_text()))?;
+        let upload = Action::Upload(Upload { name, mime, data });
+        return Ok(session.act(upload, access.credential().clone()).await?);
+    }
+    Err(BridgeError::new(StatusCode::BAD_REQUEST, "missing 'file' field"))
 }
 
 async fn remove(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {

@@ -10,7 +10,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use http::{HeaderMap, StatusCode};
-use interline_hub::{Access, Denied, MAX_MODEL_BYTES, NewSession, RunStatus, Session, StartError, StartRun};
+use interline_hub::{Access, Action, ActionError, Denied, MAX_MODEL_BYTES, NewSession, RunStatus, Session, StartError, StartRun};
 use interline_model::{Millis, Part, RunId, SessionId, Text};
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +77,13 @@ impl From<StartError> for CloudError {
             StartError::Draining => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
         };
         Self::new(status, code, error.to_string())
+    }
+}
+
+impl From<ActionError> for CloudError {
+    fn from(error: ActionError) -> Self {
+        let status = StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::BAD_GATEWAY);
+        Self::new(status, error.code(), error.to_string())
     }
 }
 
@@ -303,7 +310,7 @@ fn try_stream(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
     let opened = open(shell, &request);
     let target = opened.as_ref().ok().and_then(|(access, _)| Target::find(shell, access, id));
     well_formed(id, target.as_ref(), "bad_session_id")?;
-    let (_, grant) = opened?;
+    let (access, grant) = opened?;
     if grant.is_some_and(|grant| !grant.covers(id, target.as_ref())) {
         return Err(CloudError::unauthorized("invalid_session_token", "agentplane: token scope does not match session"));
     }
@@ -346,7 +353,8 @@ fn try_stream(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
             Feed::session(&projection, glance, from, settled)
         }
     };
-    let inbound = Inbound { plane: Plane::Cloud, session: target.session().clone(), run: target.run() };
+    let (credential, requests) = (access.credential().clone(), shell.requests());
+    let inbound = Inbound { plane: Plane::Cloud, session: target.session().clone(), run: target.run(), credential, requests };
     let first = meant.filter(|_| is_first);
     Ok(handshake.accept(shell.clone(), feed, inbound, move |shell| {
         if let Some(run) = first {
@@ -442,15 +450,21 @@ async fn elicitations(State(shell): State<Arc<Shell>>, Path(id): Path<String>, h
     replies::with_type(StatusCode::OK, "application/json", body)
 }
 
-/// Nothing is ever paused here: answers reach the upstream as long as the run goes on. So this tells how things stand (decision 29).
+/// Lets the upstream go on with a session that it paused; of any other this tells how things stand (decision 29).
 async fn resume(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
     #[derive(Serialize)]
     struct Resumed<'a> {
         session_id: &'a str,
         state: &'static str,
     }
-    match reach(&shell, &headers, &id) {
-        Ok((_, target)) => replies::json(StatusCode::ACCEPTED, &Resumed { session_id: &id, state: target.state() }),
-        Err(error) => error.into(),
+    let (access, target) = match reach(&shell, &headers, &id) {
+        Ok(reached) => reached,
+        Err(error) => return error.into(),
+    };
+    if target.session().is_paused()
+        && let Err(error) = target.session().act(Action::Resume, access.credential().clone()).await
+    {
+        return CloudError::from(error).into();
     }
+    replies::json(StatusCode::ACCEPTED, &Resumed { session_id: &id, state: target.state() })
 }

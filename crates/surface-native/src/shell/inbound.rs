@@ -1,16 +1,16 @@
 //! What a client may say on its socket (native-ws.md §3.4, §4.5).
 //!
-//! Everything that is not an answer, a stop or a request is ignored, broken JSON included. Of the requests only those to stop are
-//! served. None is passed on: the upstream's replies go to whoever asked it, which is Interline, and never reach a client (decision 28),
-//! so a passed request would be one that is never answered.
+//! Everything that is not an answer, a stop, a request or environment variables is ignored, broken JSON included. Requests to stop are
+//! served here. Any other is made of the upstream in Interline's name, and its reply is handed back under the client's own id: upstreams
+//! answer whoever asked them, which is Interline (decision 28).
 
 use std::sync::Arc;
 
-use interline_hub::{Session, Stopped};
+use interline_hub::{Action, ActionError, RunCredential, Session, Stopped};
 use interline_model::{Answer, AskId, Json, RunId, Text};
-use interline_native::frame::{Control, ControlRequest, ControlResponse, Request};
+use interline_native::frame::{Control, ControlRequest, ControlResponse, Lifecycle, Request};
 use interline_native::{Frame, build};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::actor;
 
@@ -30,6 +30,9 @@ pub(super) struct Inbound {
     pub(super) session: Arc<Session>,
     /// The run that is meant; `None` is the one that goes on.
     pub(super) run: Option<RunId>,
+    pub(super) credential: RunCredential,
+    /// One permit for each request that may wait for the upstream.
+    pub(super) requests: Arc<Semaphore>,
 }
 
 impl Inbound {
@@ -39,6 +42,9 @@ impl Inbound {
         match Frame::parse(&text) {
             Ok(Frame::Control(Control::Response(response))) => self.answer(&response),
             Ok(Frame::Control(Control::Request(request))) => self.request(&request, replies).await,
+            Ok(Frame::Lifecycle(Lifecycle::UpdateEnvironmentVariables(_))) if self.is_running() => {
+                self.session.pass(text.clone());
+            }
             // The id names nothing, and there is no acknowledgement.
             Ok(Frame::Control(Control::Cancel(_))) if self.plane == Plane::Cloud => {
                 self.stop();
@@ -63,19 +69,18 @@ impl Inbound {
 
     async fn request(&self, request: &ControlRequest<'_>, replies: &Replies) {
         let (Some(id), Some(subtype)) = (request.request_id(), request.subtype()) else { return };
-        let running = self.session.active_run().filter(|active| self.run.is_none_or(|run| run == *active)).is_some();
+        let running = self.is_running();
         let reply = match request.request() {
             Some(Request::Interrupt(_)) if running => build::success(&id, None),
             Some(Request::Interrupt(_)) => build::failure(&id, "no turn in progress"),
             Some(Request::CancelAsyncMessage(_)) if self.plane == Plane::Bridge => {
                 build::success(&id, Some(&Json::written(format!("{{\"cancelled\":{running}}}"))))
             }
-            Some(Request::SetModel(_)) if self.plane == Plane::Bridge => {
-                build::failure(&id, "set_model not supported by biu bridge; recreate session with desired model")
+            // Those that servers make of clients.
+            Some(Request::CanUseTool(_) | Request::Elicitation(_) | Request::HookCallback(_)) => {
+                build::failure(&id, &format!("control subtype \"{subtype}\" not implemented"))
             }
-            // native-ws.md §4.5: no reply at all.
-            None if self.plane == Plane::Bridge => return,
-            _ => build::failure(&id, &format!("control subtype \"{subtype}\" not implemented")),
+            _ => return self.pass_on(request, id, replies).await,
         };
         // The reply goes before whatever the stop brings about. Nobody is left to read it if this fails.
         let _ = replies.send(reply).await;
@@ -87,6 +92,36 @@ impl Inbound {
         if stops && running {
             self.stop();
         }
+    }
+
+    fn is_running(&self) -> bool {
+        self.session.active_run().is_some_and(|active| self.run.is_none_or(|run| run == active))
+    }
+
+    /// Makes a request of the upstream, beside what the client says next.
+    async fn pass_on(&self, request: &ControlRequest<'_>, id: Text, replies: &Replies) {
+        let Some(body) = request.object().json("request") else { return };
+        if !self.is_running() {
+            let _ = replies.send(build::failure(&id, "no turn in progress")).await;
+            return;
+        }
+        let Ok(permit) = self.requests.clone().try_acquire_owned() else {
+            let _ = replies.send(build::failure(&id, "too many requests wait for the agent server")).await;
+            return;
+        };
+        // native-ws.md §4.5: bridges say nothing at all to a subtype that they do not know.
+        let is_known = request.request().is_some();
+        let (session, credential, replies) = (self.session.clone(), self.credential.clone(), replies.clone());
+        tokio::spawn(async move {
+            let reply = match session.act(Action::Request(body), credential).await {
+                Ok(reply) if reply.as_str() == "{}" => build::success(&id, None),
+                Ok(reply) => build::success(&id, Some(&reply)),
+                Err(ActionError::Unanswered(_)) if !is_known => return,
+                Err(error) => build::failure(&id, &error.to_string()),
+            };
+            drop(permit);
+            let _ = replies.send(reply).await;
+        });
     }
 
     fn stop(&self) -> Stopped {

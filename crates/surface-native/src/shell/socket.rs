@@ -4,6 +4,7 @@
 //! deadlines and limits are those of native-ws.md §3.2. A socket has no queue: its feed is a position, so a client that does not read
 //! holds up its own task and nothing else, until its write deadline. Nor do pongs and replies queue for it: it is not read, either.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ use super::feed::{Feed, Step};
 use super::inbound::{Inbound, Plane};
 use super::paced::Paced;
 
-type Socket = WebSocketStream<Paced<TokioIo<Upgraded>>>;
+pub(super) type Socket = WebSocketStream<Paced<TokioIo<Upgraded>>>;
 
 /// Replies that may wait for the socket. Each may be about as long as the longest message of the client.
 const REPLIES: usize = 2;
@@ -49,6 +50,9 @@ const READ_AHEAD: usize = 16 * 1024;
 /// Bytes between two flushes: each has its own write deadline.
 const BURST: usize = 64 * 1024;
 
+/// The connection behind an upgrade, once it is made; `None` if it is not.
+pub(super) type Upgrading = Pin<Box<dyn Future<Output = Option<TokioIo<Upgraded>>> + Send>>;
+
 /// A request that asks for a WebSocket.
 pub(super) struct Handshake {
     accept: HeaderValue,
@@ -64,15 +68,29 @@ impl Handshake {
 
     /// Answers 101 and serves the socket in a task of its own. `failed` is called if it does not come about.
     pub(super) fn accept(self, shell: Arc<Shell>, feed: Feed, inbound: Inbound, failed: impl FnOnce(&Shell) + Send + 'static) -> Response {
-        tokio::spawn(async move {
-            match self.upgrade.await {
-                Ok(upgraded) => serve(&shell, TokioIo::new(upgraded), feed, inbound).await,
+        self.answer(|upgraded| async move {
+            match upgraded.await {
+                Some(io) => serve(&shell, io, feed, inbound).await,
+                None => failed(&shell),
+            }
+        })
+    }
+
+    /// Answers 101, and does `work` in a task of its own with what becomes of the connection: nothing, if the upgrade fails.
+    pub(super) fn answer<F>(self, work: impl FnOnce(Upgrading) -> F) -> Response
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let upgrade = self.upgrade;
+        tokio::spawn(work(Box::pin(async move {
+            match upgrade.await {
+                Ok(upgraded) => Some(TokioIo::new(upgraded)),
                 Err(error) => {
                     tracing::debug!(%error, "a WebSocket did not come about");
-                    failed(&shell);
+                    None
                 }
             }
-        });
+        })));
         let mut response = Response::default();
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
@@ -123,20 +141,13 @@ async fn serve(shell: &Shell, io: TokioIo<Upgraded>, feed: Feed, inbound: Inboun
     let config = &shell.config;
     let limits = Limits {
         message: if inbound.plane == Plane::Cloud { config.max_cloud_message } else { config.max_bridge_message },
-        write_buffer: config.max_write_buffer.max(2 * WRITE_BUFFER),
+        write_buffer: config.max_write_buffer,
         ping: config.ping_interval(),
         pong: config.pong_timeout(),
         write: config.write_timeout(),
         close: config.close_timeout(),
     };
-    let settings = WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER)
-        .write_buffer_size(WRITE_BUFFER)
-        .max_write_buffer_size(limits.write_buffer)
-        .max_message_size(Some(limits.message))
-        .max_frame_size(Some(limits.message));
-    let io = Paced::new(io, limits.message.saturating_add(READ_AHEAD));
-    let (mut sink, mut stream) = WebSocketStream::from_raw_socket(io, Role::Server, Some(settings)).await.split();
+    let (mut sink, mut stream) = open(io, limits.message, limits.write_buffer).await.split();
     let (replies, waiting) = mpsc::channel(REPLIES);
     let exit = tokio::select! {
         exit = read(&mut stream, &limits, &inbound, &replies) => exit,
@@ -163,6 +174,18 @@ async fn serve(shell: &Shell, io: TokioIo<Upgraded>, feed: Feed, inbound: Inboun
             }
         }
     }
+}
+
+/// The server's side of a WebSocket.
+pub(super) async fn open(io: TokioIo<Upgraded>, max_message: usize, max_write_buffer: usize) -> Socket {
+    let settings = WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER)
+        .write_buffer_size(WRITE_BUFFER)
+        .max_write_buffer_size(max_write_buffer.max(2 * WRITE_BUFFER))
+        .max_message_size(Some(max_message))
+        .max_frame_size(Some(max_message));
+    let io = Paced::new(io, max_message.saturating_add(READ_AHEAD));
+    WebSocketStream::from_raw_socket(io, Role::Server, Some(settings)).await
 }
 
 async fn close(sink: &mut SplitSink<Socket, Message>, limits: &Limits, code: CloseCode, reason: &'static str) -> bool {

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use interline_hub::{
-    AskConfig, Command, Conduct, Flow, Gate, Hub, Link, LinkError, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort, SecretHash,
-    SessionSeed, Token, Upstream,
+    Action, ActionError, AskConfig, Channel, ChannelFuture, ChannelMessage, Command, Conduct, Control, Flow, Gate, Hub, Link, LinkError,
+    LinkFuture, Models, Route, Routes, RunConfig, RunCredential, RunInput, RunPort, SecretHash, SessionSeed, Token, Upstream, Wire,
 };
 use interline_journal::{Journal, Memory};
-use interline_model::{Answer, AskId, CellName, FailureKind, Reader, Text};
+use interline_model::{Answer, AskId, CellName, FailureKind, Json, Reader, Text};
 use interline_native::{NativeReader, Settings};
 use interline_surface_native::{Config, surface};
 use interline_testkit::{post, transcript};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -55,6 +55,7 @@ pub(crate) struct Script {
     gate: Mutex<Option<Arc<Semaphore>>>,
     pub(crate) inputs: Mutex<Vec<RunInput>>,
     pub(crate) answers: Mutex<Vec<(AskId, Answer)>>,
+    pub(crate) frames: Mutex<Vec<String>>,
 }
 
 struct Scripted(Arc<Script>);
@@ -68,8 +69,39 @@ impl Upstream for Scripted {
         Box::new(NativeReader::new(Settings::default()))
     }
 
+    fn wire(&self, action: &Action) -> Option<Wire> {
+        match action {
+            Action::Request(body) => Some(Wire::Request(body.clone())),
+            _ => None,
+        }
+    }
+
     fn open(&self, _: &SessionSeed) -> Arc<dyn Link> {
         Arc::new(ScriptLink(self.0.clone()))
+    }
+
+    fn has_coding_channel(&self) -> bool {
+        true
+    }
+
+    /// Says everything back, and closes when told to.
+    fn coding_channel(&self, _: RunCredential) -> ChannelFuture {
+        Box::pin(async {
+            let (to, mut hears) = mpsc::channel(2);
+            let (says, from) = mpsc::channel(2);
+            tokio::spawn(async move {
+                while let Some(message) = hears.recv().await {
+                    let message = match message {
+                        ChannelMessage::Text(text) if &*text == "bye" => ChannelMessage::Close { code: 4001, reason: "bye".to_owned() },
+                        message => message,
+                    };
+                    if says.send(message).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            Ok(Channel { to, from })
+        })
     }
 }
 
@@ -110,6 +142,7 @@ impl Script {
     async fn play(&self, frames: Vec<String>, port: &mut RunPort) -> Result<(), LinkError> {
         let gate = self.gate();
         let mut deaf = false;
+        let mut unanswered = Vec::new();
         for frame in frames {
             let is_gate = frame == "gate";
             match frame.as_str() {
@@ -142,7 +175,22 @@ impl Script {
                                 break;
                             }
                         }
-                        other => panic!("nothing else is asked of it: {other:?}"),
+                        Command::Frame(text) => self.frames.lock().unwrap().push(text.to_string()),
+                        Command::Control(Control { request, reply }) => {
+                            // A subtype of its own for everything that an upstream may do with a request.
+                            let body = request.as_str();
+                            let answer = if body.contains("get_context_usage") {
+                                Ok(Json::parse(r#"{"totalTokens":1.0}"#).unwrap())
+                            } else if body.contains("set_permission_mode") {
+                                Ok(Json::empty_object())
+                            } else if body.contains("brand_new") {
+                                unanswered.push(reply);
+                                continue;
+                            } else {
+                                Err(ActionError::Refused { status: None, message: format!("no: {body}") })
+                            };
+                            let _ = reply.send(answer);
+                        }
                     },
                     () = over.cancelled() => return Ok(()),
                 }
@@ -181,8 +229,9 @@ impl Stand {
     pub(crate) async fn with(gate: Gate, config: Config, journal: Arc<dyn Journal>) -> Self {
         let script = Arc::new(Script::default());
         let upstream = Arc::new(Scripted(script.clone()));
-        let routes = Routes::new(vec![Route { cell: CellName::from("default"), upstream, models: Models::default(), conduct: Conduct::default() }]);
-        let run = RunConfig { stop_grace_ms: 400, ..RunConfig::default() };
+        let routes =
+            Routes::new(vec![Route { cell: CellName::from("default"), upstream, models: Models::default(), conduct: Conduct::default() }]);
+        let run = RunConfig { stop_grace_ms: 400, control_ms: 300, ..RunConfig::default() };
         let hub = Arc::new(Hub::new(gate, routes, run, AskConfig::default(), journal));
         let router = surface(config).router(hub.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
