@@ -4,23 +4,25 @@
 //! conversation, also when its run was ended before: a message in the middle of a turn fails, or kills the bridge (§4.4). But not for
 //! ever: a turn whose end does not come in time is given up, and its native session with it.
 
+mod act;
 mod turn;
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use interline_hub::{Command, Link, LinkError, LinkFuture, RunInput, RunPort, Secret};
+use interline_hub::{Action, ActionFuture, Link, LinkError, LinkFuture, RunCredential, RunInput, RunPort, Secret};
 use interline_model::FailureKind;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::lineup::LineUp;
 use crate::origin::escaped;
+use crate::outbox::Outbox;
 use crate::prompt::bridge_prompt;
 use crate::server::Server;
-use turn::Turn;
+use turn::{Turn, outbox};
 
 /// How much longer a turn is waited for than it may last after its run: it is always gone before.
 const SLACK: Duration = Duration::from_secs(1);
@@ -30,12 +32,15 @@ pub(crate) struct BridgeLink {
     server: Arc<Server>,
     /// Held by the turn that goes on.
     turn: Arc<tokio::sync::Mutex<Conversation>>,
-    /// What is to be deleted with the session.
-    held: Mutex<Option<Held>>,
+    /// The native session: what is to be deleted with ours.
+    held: watch::Sender<Option<Held>>,
+    /// Held by the compaction that waits or goes on.
+    compaction: Arc<tokio::sync::Mutex<()>>,
     closed: CancellationToken,
 }
 
 /// A native session and the bearer it is reached with.
+#[derive(Clone)]
 struct Held {
     session: String,
     credential: Option<Secret>,
@@ -67,7 +72,8 @@ impl BridgeLink {
         Self {
             server,
             turn: Arc::new(tokio::sync::Mutex::new(Conversation::new())),
-            held: Mutex::default(),
+            held: watch::Sender::new(None),
+            compaction: Arc::default(),
             closed: CancellationToken::new(),
         }
     }
@@ -78,8 +84,9 @@ impl BridgeLink {
         if input.system_prompt.is_some() {
             tracing::debug!(upstream = server.name(), "a bridge takes no system prompt; it was left out");
         }
-        let Some(conversation) = self.turn(port).await? else { return Ok(()) };
-        let mut turn = Turn::new(self, &input, conversation);
+        let mut outbox = outbox(server, input.run);
+        let Some(conversation) = self.turn(port, &mut outbox).await? else { return Ok(()) };
+        let mut turn = Turn::new(self, input.run, server.credential(&input.credential), conversation, outbox);
         let (over, wait) = (port.over().clone(), server.link.sentinel_wait());
         let bound = async {
             over.cancelled().await;
@@ -105,7 +112,7 @@ impl BridgeLink {
 
     /// What is to be deleted, for whoever does it.
     fn take_held(&self) -> Option<Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.held.send_replace(None)
     }
 
     /// Deletes the native session, if there is one.
@@ -122,14 +129,14 @@ impl BridgeLink {
         }
     }
 
-    /// Waits for the turn before this one. `None` if the run is over before it was submitted.
-    async fn turn(&self, port: &mut RunPort) -> Result<Option<OwnedMutexGuard<Conversation>>, LinkError> {
+    /// Waits for the turn before this one. `None` if the run is over before it was submitted. Commands of the meantime are kept.
+    async fn turn(&self, port: &mut RunPort, outbox: &mut Outbox) -> Result<Option<OwnedMutexGuard<Conversation>>, LinkError> {
         let (over, since, limit) = (port.over().clone(), Instant::now(), self.server.link.sentinel_wait());
         let busy = |what: std::fmt::Arguments<'_>| LinkError::Refused {
             kind: FailureKind::EngineNotReady,
             message: format!("upstream {} was still busy with the run before this one {what}", self.server.name()),
         };
-        let wait = tokio::time::timeout(limit.saturating_add(SLACK), self.turn.clone().lock_owned());
+        let wait = self.wait();
         tokio::pin!(wait);
         loop {
             tokio::select! {
@@ -137,27 +144,48 @@ impl BridgeLink {
                 () = over.cancelled() => return Ok(None),
                 () = self.closed.cancelled() => return Ok(None),
                 command = port.command() => {
-                    if matches!(command, Command::Stop) {
+                    outbox.take(command);
+                    if outbox.is_stopping() {
                         return Ok(None);
                     }
                 }
                 guard = &mut wait => return match guard {
                     // Said rather than passed over: what was talked about is gone with the native session (decision 16).
-                    Ok(conversation) if conversation.given_up.is_some_and(|at| at >= since) => Err(busy(format_args!(
+                    Some(conversation) if conversation.given_up.is_some_and(|at| at >= since) => Err(busy(format_args!(
                         "{} ms after its end, and its session there was given up; try again: a new one begins, without the history",
                         limit.as_millis()
                     ))),
-                    Ok(conversation) => Ok(Some(conversation)),
-                    Err(_) => Err(busy(format_args!("after {} ms; try again later", limit.as_millis()))),
+                    Some(conversation) => Ok(Some(conversation)),
+                    None => Err(busy(format_args!("after {} ms; try again later", limit.as_millis()))),
                 },
             }
         }
     }
 }
 
+impl BridgeLink {
+    /// Waits for the conversation, as long as a turn may be winding down, and a compaction going on after that.
+    async fn wait(&self) -> Option<OwnedMutexGuard<Conversation>> {
+        let turn = self.turn.clone().lock_owned();
+        tokio::pin!(turn);
+        let (wind_down, compaction) = (self.server.link.sentinel_wait().saturating_add(SLACK), self.server.link.action_timeout());
+        if let Ok(conversation) = tokio::time::timeout(wind_down, &mut turn).await {
+            return Some(conversation);
+        }
+        if self.compaction.try_lock().is_ok() {
+            return None;
+        }
+        tokio::time::timeout(compaction.saturating_add(wind_down), turn).await.ok()
+    }
+}
+
 impl Link for BridgeLink {
     fn run(self: Arc<Self>, input: RunInput, mut port: RunPort) -> LinkFuture {
         Box::pin(async move { self.carry(input, &mut port).await })
+    }
+
+    fn act(self: Arc<Self>, action: Action, credential: RunCredential) -> ActionFuture {
+        Box::pin(async move { act::act(self, action, &credential).await })
     }
 
     fn close(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {

@@ -4,10 +4,12 @@
 //! first to whoever comes later, and one that refuses is asked again, for as long as the run lasts.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use interline_hub::{Flow, Link, LinkError, LinkFuture, RunInput, RunPort, Secret, SessionSeed};
+use interline_hub::{
+    Action, ActionError, ActionFuture, Flow, Link, LinkError, LinkFuture, RunCredential, RunInput, RunPort, Secret, SessionSeed,
+};
 use interline_model::{FailureKind, Json, Text};
 use interline_native::frame::Lifecycle;
 use interline_native::{Frame, build};
@@ -23,7 +25,7 @@ use crate::lineup::LineUp;
 use crate::origin::escaped;
 use crate::outbox::Outbox;
 use crate::prompt::{CloudPrompt, Image};
-use crate::refusal::{Refusal, nonsense};
+use crate::refusal::{Refusal, done, nonsense, unanswered};
 use crate::server::Server;
 use crate::socket::{Credential, DialError, Incoming, Socket};
 
@@ -46,6 +48,15 @@ const LARGEST_NOTICE: usize = 4096;
 pub(crate) struct CloudLink {
     server: Arc<Server>,
     thread: Uuid,
+    latest: Mutex<Option<Native>>,
+}
+
+/// The native session of a run.
+#[derive(Clone)]
+struct Native {
+    session: String,
+    /// The run has ended.
+    over: CancellationToken,
 }
 
 /// The body of `POST /v1/agent/sessions` (native-ws.md §2.2).
@@ -91,14 +102,16 @@ struct Renewed {
 
 impl CloudLink {
     pub(crate) fn new(server: Arc<Server>, seed: &SessionSeed) -> Self {
-        Self { server, thread: thread(seed) }
+        Self { server, thread: thread(seed), latest: Mutex::default() }
     }
 
     async fn carry(&self, input: RunInput, port: &mut RunPort) -> Result<(), LinkError> {
         let server = &self.server;
         let prompt = CloudPrompt::of(&input.input, server.config.mode, server.name())?;
-        let credential = server.credential(&input);
+        let credential = server.credential(&input.credential);
         let created = self.create(&input, &prompt, credential.as_ref()).await?;
+        let native = Native { session: created.session_id.clone(), over: port.over().clone() };
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(native);
         let stop = build::cancel(&format!("cancel-{}", input.run));
         let mut backoff = Backoff::new(&server.link);
         if created.state.as_deref() == Some("pending") {
@@ -144,11 +157,38 @@ impl CloudLink {
         }
         serde_json::from_slice(&reply.body).map_err(|_| nonsense(self.server.name(), "POST /v1/agent/sessions"))
     }
+
+    /// Lets the paused session of the run that goes on go on (vendor document §4.5). That of a run which has ended is left alone: nobody
+    /// would follow what it does then, nor answer what it asks. Today's servers know no such address (native-ws.md §2.4).
+    async fn resume(&self, credential: Option<Secret>) -> Result<Json, ActionError> {
+        #[derive(Deserialize)]
+        struct Resumed {
+            state: String,
+        }
+        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(native) = latest.filter(|native| !native.over.is_cancelled()) else { return Err(ActionError::Idle) };
+        let path = format!("/v1/agent/sessions/{}/resume", escaped(&native.session));
+        let reply = self.server.post(&path, credential.as_ref(), None::<&()>).await;
+        let reply = reply.map_err(|error| unanswered(self.server.name(), &self.server.origin, &error))?;
+        let reply = done(reply, Action::Resume.what(), credential.as_ref())?;
+        // The session's id in it is the upstream's own. Without a state, what a resumed session is has one word (§2.8).
+        let state = serde_json::from_slice(&reply.body).map_or_else(|_| "active".to_owned(), |resumed: Resumed| resumed.state);
+        Ok(Json::from_value(&serde_json::json!({ "state": state })))
+    }
 }
 
 impl Link for CloudLink {
     fn run(self: Arc<Self>, input: RunInput, mut port: RunPort) -> LinkFuture {
         Box::pin(async move { self.carry(input, &mut port).await })
+    }
+
+    fn act(self: Arc<Self>, action: Action, credential: RunCredential) -> ActionFuture {
+        Box::pin(async move {
+            match action {
+                Action::Resume => self.resume(self.server.credential(&credential)).await,
+                other => Err(ActionError::Unsupported(format!("this agent server cannot {}", other.what()))),
+            }
+        })
     }
 
     /// The plane has no way to delete a session, and each ends with its run.
@@ -266,7 +306,7 @@ impl CloudRun<'_> {
                 },
             };
             if self.over.is_cancelled() {
-                return Ok(());
+                return self.farewell(port).await;
             }
             tracing::info!(upstream = self.server.name(), session = %self.session, %why, "connection lost");
             let Some(pause) = self.backoff.failed(chance()) else {
@@ -403,16 +443,33 @@ impl CloudRun<'_> {
         socket.close().await;
     }
 
-    /// The run was ended while there was no connection: one try to tell the server.
+    /// The run was ended while there was no connection. The server is told, since its agent would work on unseen: tried as often as any
+    /// connection.
     async fn farewell(mut self, port: &mut RunPort) -> Result<(), LinkError> {
         self.outbox.take_all(port);
         self.outbox.stop();
-        if let Ok(mut socket) = self.connect().await
-            && socket.send(&mut self.outbox).await.is_ok()
-        {
-            socket.close().await;
+        // Not that of the run, which never gives up on a device that is away.
+        let mut backoff = Backoff::new(&self.server.link);
+        loop {
+            match self.connect().await {
+                Ok(mut socket) => {
+                    if socket.send(&mut self.outbox).await.is_ok() {
+                        socket.close().await;
+                        return Ok(());
+                    }
+                }
+                Err(error) => match error.status().map(|status| status.as_u16()) {
+                    // It is over there, too.
+                    Some(404 | 409) => return Ok(()),
+                    status => self.token.refused |= status == Some(401),
+                },
+            }
+            let Some(pause) = backoff.failed(chance()) else { return Ok(()) };
+            tokio::time::sleep(pause).await;
+            if self.renew_token().await.is_err() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Renews the token if it was refused, is about to expire, or might be why nothing works.

@@ -71,6 +71,8 @@ pub struct LinkConfig {
     pub connect_timeout_ms: u64,
     /// Milliseconds for one HTTP request with its whole reply.
     pub request_timeout_ms: u64,
+    /// Bridge: milliseconds for one compaction, which goes to the model, or for one upload, each with its reply.
+    pub action_timeout_ms: u64,
     /// Milliseconds that a write may wait for the upstream to read.
     pub write_timeout_ms: u64,
     /// Milliseconds without a single byte until a connection counts as dead. Servers ping every 30 s.
@@ -112,6 +114,7 @@ impl Default for LinkConfig {
         Self {
             connect_timeout_ms: 10_000,
             request_timeout_ms: 30_000,
+            action_timeout_ms: 300_000,
             write_timeout_ms: 10_000,
             liveness_ms: 75_000,
             backoff_first_ms: 1_000,
@@ -139,6 +142,10 @@ impl LinkConfig {
 
     pub(crate) fn request_timeout(&self) -> Duration {
         Duration::from_millis(self.request_timeout_ms)
+    }
+
+    pub(crate) fn action_timeout(&self) -> Duration {
+        Duration::from_millis(self.action_timeout_ms)
     }
 
     pub(crate) fn write_timeout(&self) -> Duration {

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::buf::Chain;
+use bytes::{Buf, Bytes};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -21,8 +22,24 @@ const IDLE: Duration = Duration::from_secs(20);
 
 /// Sends requests to one upstream.
 pub(crate) struct HttpClient {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    timeout: Duration,
+    client: Client<HttpsConnector<HttpConnector>, Full<Pieces>>,
+}
+
+/// A body in up to three pieces, so that a file is not copied to be wrapped.
+type Pieces = Chain<Chain<Bytes, Bytes>, Bytes>;
+
+/// What a request carries.
+pub(crate) struct Payload {
+    /// Its media type.
+    pub(crate) media_type: String,
+    /// Its bytes, one piece after another.
+    pub(crate) pieces: [Bytes; 3],
+}
+
+impl Payload {
+    pub(crate) fn json(text: String) -> Self {
+        Self { media_type: "application/json".to_owned(), pieces: [Bytes::from(text), Bytes::new(), Bytes::new()] }
+    }
 }
 
 /// An answer, whatever its status.
@@ -68,30 +85,34 @@ impl HttpClient {
         tcp.set_connect_timeout(Some(config.connect_timeout()));
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new()).pool_idle_timeout(IDLE).pool_timer(TokioTimer::new()).build(https);
-        Self { client, timeout: config.request_timeout() }
+        Self { client }
     }
 
-    /// Sends a request and reads at most `limit` bytes of its answer.
+    /// Sends a request and reads at most `limit` bytes of its answer, all within `time`.
     pub(crate) async fn send(
         &self,
         method: Method,
         uri: Uri,
         bearer: Option<&Secret>,
-        body: Option<String>,
+        body: Option<Payload>,
         limit: usize,
+        time: Duration,
     ) -> Result<Reply, HttpError> {
         let mut request = Request::builder().method(method).uri(uri).header(ACCEPT, "application/json");
         if let Some(bearer) = bearer {
             request = request.header(AUTHORIZATION, bearer_header(bearer).ok_or(HttpError::Credential)?);
         }
-        if body.is_some() {
-            request = request.header(CONTENT_TYPE, "application/json");
+        let mut pieces = [Bytes::new(), Bytes::new(), Bytes::new()];
+        if let Some(body) = body {
+            request = request.header(CONTENT_TYPE, body.media_type);
+            pieces = body.pieces;
         }
-        let request = request.body(Full::new(Bytes::from(body.unwrap_or_default())))?;
-        tokio::time::timeout(self.timeout, self.exchange(request, limit)).await.map_err(|_| HttpError::Timeout(self.timeout))?
+        let [head, data, tail] = pieces;
+        let request = request.body(Full::new(head.chain(data).chain(tail)))?;
+        tokio::time::timeout(time, self.exchange(request, limit)).await.map_err(|_| HttpError::Timeout(time))?
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>, limit: usize) -> Result<Reply, HttpError> {
+    async fn exchange(&self, request: Request<Full<Pieces>>, limit: usize) -> Result<Reply, HttpError> {
         let response = self.client.request(request).await.map_err(|error| {
             let why = causes(&error);
             if error.is_connect() { HttpError::Connect(why) } else { HttpError::Transport(why) }

@@ -5,6 +5,7 @@
 //! Server ──▶ HttpClient           Dialer ──▶ Socket ──▶ LineUp ──▶ RunPort::deliver
 //!                                            Socket ◀── Outbox ◀── RunPort::command
 //! CloudLink: one native session for each run          BridgeLink: one for each session, one socket for each run
+//! coding:    one socket for each client, beside all sessions, of a bridge only
 //! ```
 //!
 //! A link knows no meaning. What it looks at in a frame is what the wire forces: ids, to line replays up with what was
@@ -15,10 +16,12 @@
 mod backoff;
 mod bridge;
 mod cloud;
+mod coding;
 mod config;
 mod heard;
 mod http;
 mod lineup;
+mod multipart;
 mod origin;
 mod outbox;
 mod prompt;
@@ -29,7 +32,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use interline_hub::{Action, Link, SessionSeed, Upstream, Wire};
+use interline_hub::{Action, ActionError, ChannelFuture, Link, RunCredential, SessionSeed, Upstream, Wire};
 use interline_model::{Ask, ExplainReader, Reader, Text};
 use interline_native::{NativeExplainer, NativeReader, Settings};
 
@@ -81,5 +84,15 @@ impl Upstream for NativeUpstream {
             Kind::Cloud => Arc::new(CloudLink::new(self.0.clone(), session)),
             Kind::Bridge => Arc::new(BridgeLink::new(self.0.clone())),
         }
+    }
+
+    fn coding_channel(&self, credential: RunCredential) -> ChannelFuture {
+        let server = self.0.clone();
+        Box::pin(async move {
+            match server.config.kind {
+                Kind::Bridge => coding::open(server, &credential).await,
+                Kind::Cloud => Err(ActionError::Unsupported(format!("upstream {} has no coding channel", server.name()))),
+            }
+        })
     }
 }

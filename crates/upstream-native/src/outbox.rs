@@ -121,6 +121,11 @@ impl Outbox {
         }
     }
 
+    /// Whether the run is to be stopped.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     /// An answer that the plane takes. One that is too large would close the socket (§3.2): then the tool does not run, and the
     /// model is told why. Leaving the input out instead would run it with none (decision 19).
     fn answer(&self, ask: &Ask, answer: &Answer) -> Text {

@@ -1,11 +1,11 @@
 //! What a refused request means for a run: the machine token, and a sentence that says what, where and what to do.
 
 use http::StatusCode;
-use interline_hub::{LinkError, Secret};
-use interline_model::FailureKind;
+use interline_hub::{ActionError, LinkError, Secret};
+use interline_model::{FailureKind, Json};
 use serde_json::Value;
 
-use crate::http::Reply;
+use crate::http::{HttpError, Reply};
 
 /// Longest part of a server's own words in a sentence of ours, in characters.
 const LONGEST_QUOTE: usize = 300;
@@ -59,6 +59,57 @@ impl Refusal {
             _ => (FailureKind::EngineNotReady, "try again later"),
         };
         LinkError::Refused { kind, message: format!("upstream {upstream} refused {doing}: {self}; {advice}") }
+    }
+
+    /// The failure of an action, in the server's own words where it has some.
+    pub(crate) fn into_action_error(self) -> ActionError {
+        let message = match (self.message.is_empty(), self.code.is_empty()) {
+            (false, _) => self.message,
+            (true, false) => self.code,
+            (true, true) => format!("the agent server answered with {}", self.status.as_u16()),
+        };
+        ActionError::Refused { status: Some(self.status.as_u16()), message }
+    }
+}
+
+/// A successful answer to an action; `what` stands after "cannot" in the sentence about a server that has no such address.
+pub(crate) fn done(reply: Reply, what: &str, credential: Option<&Secret>) -> Result<Reply, ActionError> {
+    if reply.status.is_success() {
+        return Ok(reply);
+    }
+    // What a server knows and has not got it says in JSON; an address that it does not know is plain text (native-ws.md §2.1, §4.1).
+    let is_known = serde_json::from_slice::<serde_json::Map<String, Value>>(&reply.body).is_ok();
+    if matches!(reply.status.as_u16(), 405 | 501) || (reply.status == StatusCode::NOT_FOUND && !is_known) {
+        return Err(ActionError::Unsupported(format!("this agent server cannot {what}")));
+    }
+    Err(Refusal::of(&reply, credential).into_action_error())
+}
+
+/// The object in a successful answer to an action.
+pub(crate) fn object(reply: &Reply) -> Result<Json, ActionError> {
+    let text = std::str::from_utf8(&reply.body).ok();
+    text.and_then(|text| Json::parse(text.trim()).ok()).filter(Json::is_object).ok_or_else(|| ActionError::Refused {
+        status: Some(reply.status.as_u16()),
+        message: "the agent server answered with something else than its protocol says".to_owned(),
+    })
+}
+
+/// The failure of an action without an answer.
+pub(crate) fn unanswered(upstream: &str, at: &dyn std::fmt::Display, error: &HttpError) -> ActionError {
+    match error {
+        HttpError::Timeout(time) => ActionError::Unanswered(*time),
+        other => match unreachable(upstream, at, other) {
+            LinkError::Refused { message, .. } => ActionError::Unreachable(message),
+            LinkError::Gone(why) => ActionError::Unreachable(why),
+        },
+    }
+}
+
+/// The failure of an action for which something had to be done first that a run begins with, too.
+pub(crate) fn beforehand(error: LinkError) -> ActionError {
+    match error {
+        LinkError::Refused { kind: FailureKind::EngineNotReady, message } | LinkError::Gone(message) => ActionError::Unreachable(message),
+        LinkError::Refused { message, .. } => ActionError::Refused { status: None, message },
     }
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use http::Method;
-use interline_hub::{LinkError, RunCredential, RunInput, Secret};
+use interline_hub::{LinkError, RunCredential, Secret};
 use rustls::{ClientConfig, RootCertStore};
 use serde::Serialize;
 
-use crate::http::{HttpClient, HttpError, Reply};
+use crate::http::{HttpClient, HttpError, Payload, Reply};
 use crate::origin::Origin;
 use crate::refusal::unreachable;
 use crate::socket::Dialer;
@@ -57,9 +57,9 @@ impl Server {
         &self.config.name
     }
 
-    /// The bearer for a run: the client's own in `passthrough`, else the configured one.
-    pub(crate) fn credential(&self, input: &RunInput) -> Option<Secret> {
-        match &input.credential {
+    /// The bearer for a client's run or action: its own in `passthrough`, else the configured one.
+    pub(crate) fn credential(&self, of: &RunCredential) -> Option<Secret> {
+        match of {
             RunCredential::Configured => self.config.credential.clone(),
             RunCredential::Client(bearer) => bearer.clone(),
         }
@@ -68,18 +68,23 @@ impl Server {
     /// Posts JSON.
     pub(crate) async fn post(&self, path: &str, bearer: Option<&Secret>, body: Option<&impl Serialize>) -> Result<Reply, HttpError> {
         // Plain structs of strings always serialise.
-        let body = body.map(|body| serde_json::to_string(body).unwrap_or_default());
-        self.http.send(Method::POST, self.origin.http(path)?, bearer, body, self.link.max_reply_bytes).await
+        let body = body.map(|body| Payload::json(serde_json::to_string(body).unwrap_or_default()));
+        self.http.send(Method::POST, self.origin.http(path)?, bearer, body, self.link.max_reply_bytes, self.link.request_timeout()).await
+    }
+
+    /// Posts what the server may work on for a while.
+    pub(crate) async fn post_patiently(&self, path: &str, bearer: Option<&Secret>, body: Option<Payload>) -> Result<Reply, HttpError> {
+        self.http.send(Method::POST, self.origin.http(path)?, bearer, body, self.link.max_reply_bytes, self.link.action_timeout()).await
     }
 
     /// Gets something as large as a message.
     pub(crate) async fn get(&self, uri: http::Uri, bearer: Option<&Secret>) -> Result<Reply, HttpError> {
-        self.http.send(Method::GET, uri, bearer, None, self.link.max_message_bytes).await
+        self.http.send(Method::GET, uri, bearer, None, self.link.max_message_bytes, self.link.request_timeout()).await
     }
 
     /// Deletes something.
     pub(crate) async fn delete(&self, path: &str, bearer: Option<&Secret>) -> Result<Reply, HttpError> {
-        self.http.send(Method::DELETE, self.origin.http(path)?, bearer, None, self.link.max_reply_bytes).await
+        self.http.send(Method::DELETE, self.origin.http(path)?, bearer, None, self.link.max_reply_bytes, self.link.request_timeout()).await
     }
 
     pub(crate) fn unreachable(&self, why: &dyn std::fmt::Display) -> LinkError {

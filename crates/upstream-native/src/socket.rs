@@ -31,7 +31,7 @@ const READ_BUFFER: usize = 16 * 1024;
 const WRITE_BUFFER: usize = 16 * 1024;
 
 /// How long a server may take to close, after we did.
-const LONGEST_CLOSE: Duration = Duration::from_secs(2);
+pub(crate) const LONGEST_CLOSE: Duration = Duration::from_secs(2);
 
 /// How to reach the sockets of one upstream.
 pub(crate) struct Dialer {
@@ -130,9 +130,12 @@ impl DialError {
     }
 }
 
+/// The WebSocket itself.
+pub(crate) type Stream = WebSocketStream<MaybeTlsStream<Heard<TcpStream>>>;
+
 /// An open socket.
 pub(crate) struct Socket {
-    stream: WebSocketStream<MaybeTlsStream<Heard<TcpStream>>>,
+    stream: Stream,
     write: Duration,
     liveness: Duration,
     heard: LastHeard,
@@ -221,6 +224,11 @@ impl Socket {
         timeout(self.write, sent).await.map_err(stuck)?
     }
 
+    /// The WebSocket, and when something last came on it, for whoever reads and writes at the same time.
+    pub(crate) fn into_parts(self) -> (Stream, LastHeard) {
+        (self.stream, self.heard)
+    }
+
     /// Closes in good order: says so, and gives the server a moment to say it, too.
     pub(crate) async fn close(mut self) {
         let close = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
@@ -246,6 +254,6 @@ fn read(message: Option<Result<Message, tungstenite::Error>>) -> Option<Incoming
     }
 }
 
-fn text_of(bytes: Bytes) -> Text {
+pub(crate) fn text_of(bytes: Bytes) -> Text {
     Text::try_from(bytes).unwrap_or_default()
 }

@@ -1,8 +1,6 @@
 //! One turn: submitted, attended over as many sockets as it takes, and known to be over before another one begins.
 
-use std::sync::PoisonError;
-
-use interline_hub::{Flow, LinkError, RunInput, RunPort, Secret};
+use interline_hub::{Flow, LinkError, RunPort, Secret};
 use interline_model::{RunId, Text};
 use interline_native::frame::{Control, Data, Lifecycle};
 use interline_native::{Frame, build};
@@ -39,8 +37,6 @@ pub(super) struct Turn<'a> {
     credential: Option<Secret>,
     conversation: OwnedMutexGuard<Conversation>,
     outbox: Outbox,
-    /// Our interrupt.
-    stop: Text,
     /// The id of our interrupt, whose answer is nobody else's business.
     stop_id: String,
     backoff: Backoff,
@@ -78,19 +74,23 @@ enum Class {
 }
 
 impl<'a> Turn<'a> {
-    pub(super) fn new(link: &'a BridgeLink, input: &RunInput, conversation: OwnedMutexGuard<Conversation>) -> Self {
+    /// A turn that nothing was submitted of yet; `outbox` is of [`outbox`].
+    pub(super) fn new(
+        link: &'a BridgeLink,
+        run: RunId,
+        credential: Option<Secret>,
+        conversation: OwnedMutexGuard<Conversation>,
+        outbox: Outbox,
+    ) -> Self {
         let server: &Server = &link.server;
-        let stop_id = format!("interrupt-{}", input.run);
-        let stop = build::interrupt(&stop_id);
         Self {
             link,
             server,
-            run: input.run,
-            credential: server.credential(input),
+            run,
+            credential,
             conversation,
-            outbox: Outbox::new(server.name(), input.run, stop.clone(), server.link.bridge_max_outbound, &server.link),
-            stop,
-            stop_id,
+            outbox,
+            stop_id: stop_id(run),
             backoff: Backoff::new(&server.link),
             attached: false,
             resume: false,
@@ -104,10 +104,35 @@ impl<'a> Turn<'a> {
 
     /// The turn from its submission to its end, which may come long after the run's.
     pub(super) async fn carry(&mut self, prompt: &str, port: &mut RunPort) -> Result<(), LinkError> {
+        self.rest().await?;
+        if self.submit(prompt, port).await? { self.attend(port).await } else { Ok(()) }
+    }
+
+    /// Makes sure that no turn goes on. The native session, if there is one.
+    pub(super) async fn rest(&mut self) -> Result<Option<String>, LinkError> {
         if self.conversation.in_turn {
             self.settle().await?;
         }
-        if self.submit(prompt, port).await? { self.attend(port).await } else { Ok(()) }
+        Ok(self.conversation.session.clone())
+    }
+
+    /// The native session, made if there is none: then also `true`.
+    pub(super) async fn session(&mut self) -> Result<(String, bool), LinkError> {
+        let (session, is_new) = match self.conversation.session.clone() {
+            Some(session) => (session, false),
+            None => (self.create().await?, true),
+        };
+        self.conversation.session = Some(session.clone());
+        let held = Held { session: session.clone(), credential: self.credential.clone() };
+        self.link.held.send_replace(Some(held));
+        Ok((session, is_new))
+    }
+
+    /// The bridge has forgotten this native session.
+    pub(super) fn forget(&mut self, session: &str) {
+        if self.conversation.session.as_deref() == Some(session) {
+            *self.conversation = Conversation::new();
+        }
     }
 
     /// The native session is of no use any more. What is to be deleted of it.
@@ -145,8 +170,7 @@ impl<'a> Turn<'a> {
             }
         };
         tracing::info!(upstream = self.server.name(), "a turn may run that nobody follows; it is stopped");
-        let mut outbox =
-            Outbox::new(self.server.name(), self.run, self.stop.clone(), self.server.link.bridge_max_outbound, &self.server.link);
+        let mut outbox = outbox(self.server, self.run);
         outbox.stop();
         self.sentinel = None;
         let limit = self.server.link.sentinel_wait();
@@ -190,18 +214,13 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Submits the prompt; makes the native session first if there is none, or the bridge has forgotten it. `false` if the run was over
-    /// before.
-    async fn submit(&mut self, prompt: &str, port: &RunPort) -> Result<bool, LinkError> {
+    /// Submits the prompt; makes the native session first if there is none, or the bridge has forgotten it. `false` if the run was over, or
+    /// to be stopped, before.
+    async fn submit(&mut self, prompt: &str, port: &mut RunPort) -> Result<bool, LinkError> {
         loop {
-            let (session, is_new) = match self.conversation.session.clone() {
-                Some(session) => (session, false),
-                None => (self.create().await?, true),
-            };
-            self.conversation.session = Some(session.clone());
-            let held = Held { session: session.clone(), credential: self.credential.clone() };
-            *self.link.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
-            if port.over().is_cancelled() {
+            let (session, is_new) = self.session().await?;
+            self.outbox.take_all(port);
+            if port.over().is_cancelled() || self.outbox.is_stopping() {
                 return Ok(false);
             }
             let path = format!("/v1/code/sessions/{}/messages", escaped(&session));
@@ -424,6 +443,16 @@ impl<'a> Turn<'a> {
     fn gone(&self, why: &dyn std::fmt::Display) -> LinkError {
         LinkError::Gone(format!("upstream {}: {why}", self.server.name()))
     }
+}
+
+/// What is to be sent for a run on a bridge.
+pub(super) fn outbox(server: &Server, run: RunId) -> Outbox {
+    Outbox::new(server.name(), run, build::interrupt(&stop_id(run)), server.link.bridge_max_outbound, &server.link)
+}
+
+/// The id of our interrupt of a run.
+fn stop_id(run: RunId) -> String {
+    format!("interrupt-{run}")
 }
 
 /// For a branch that is switched off without a moment.

@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should say where")]
 
+mod acts;
 mod breaks;
 mod bridge;
 mod cloud;
+mod coding;
+mod faults;
 mod overdue;
 mod repeats;
 mod rude;
+mod stops;
 mod world;
