@@ -1,0 +1,90 @@
+//! From polling to WebSocket while events flow, as stock clients do it: quick where WebSockets pass, and without any loss where they do not.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say where")]
+
+#[path = "support/sockets.rs"]
+mod sockets;
+mod support;
+
+use std::time::Duration;
+
+use interline_sim::Options;
+use interline_testkit::{Client, Temp};
+use serde_json::{Value, json};
+use sockets::{Sockets, before};
+use support::{Stand, UPSTREAMS, token};
+
+fn told(count: usize) -> String {
+    (0..count).map(|n| format!("{n},")).collect()
+}
+
+/// A stand whose simulator plays texts of so many parts, by their number.
+async fn stand(counts: &[usize]) -> Stand {
+    let folder = Temp::new();
+    for count in counts {
+        let texts = (0..*count).map(|n| json!({"type": "streamlined_text", "text": format!("{n},"), "uuid": format!("t{n}")}));
+        let end = json!({"type": "result", "subtype": "success", "is_error": false, "uuid": "end"});
+        let lines: String = texts.chain([end]).map(|frame| format!("{frame}\n")).collect();
+        std::fs::write(folder.path().join(format!("ticks-{count}.jsonl")), lines).expect("a transcript");
+    }
+    let stand = Stand::with(Options { transcripts: Some(folder.path().to_owned()), ..Options::default() }, "").await;
+    std::mem::forget(folder);
+    stand
+}
+
+async fn chats(base: &str, cell: &str, prompt: &str, more: &[&str]) -> Vec<Value> {
+    let secret = token(cell);
+    let client = Client::new("upgrade.mjs", base).args(["--token", &secret, "--prompt", prompt]).args(more);
+    client.run().await.content().json_lines()
+}
+
+// Others' clients lost their session with the upgrade, or polled as fast as they could while it hung.
+#[tokio::test(flavor = "multi_thread")]
+async fn e3_a_proxy_that_breaks_websockets_leaves_polling() {
+    let stand = stand(&[10]).await;
+    let broken = [Sockets::ClosedAfterHandshake, Sockets::ClosedAfterProbe, Sockets::Swallowed, Sockets::Mute];
+    let (stand, mut chatting) = (&stand, Vec::new());
+    for sockets in broken {
+        for cell in UPSTREAMS {
+            let base = before(stand.base(), sockets).await;
+            chatting.push(async move { (sockets, cell, chats(&base, cell, "play ticks-10 gap=400", &[]).await) });
+        }
+    }
+    for (sockets, cell, seen) in futures_util::future::join_all(chatting).await {
+        let seen = &seen[0];
+        assert_eq!(seen["text"], told(10), "{sockets:?} {cell}: {seen}");
+        assert_eq!((&seen["connects"], &seen["disconnects"], &seen["transport"]), (&json!(1), &json!(0), &json!("polling")), "{seen}");
+        // Four seconds: a poll for each event, the handshake's, and those that an upgrade lets go.
+        assert!(seen["polls"].as_u64().is_some_and(|polls| polls < 60), "{sockets:?} {cell}: {seen}");
+        assert!(seen["first_ms"].as_u64().is_some_and(|ms| ms < 2_500), "{sockets:?} {cell}: {seen}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e3_a_slow_proxy_is_waited_for() {
+    let stand = stand(&[10]).await;
+    let base = before(stand.base(), Sockets::Slow(Duration::from_millis(300))).await;
+    let seen = &chats(&base, "cloud", "play ticks-10 gap=400", &[]).await[0];
+    assert_eq!((&seen["text"], &seen["transport"], &seen["connects"]), (&json!(told(10)), &json!("websocket"), &json!(1)), "{seen}");
+}
+
+// Others stalled for up to 25 s in the upgrade, or lost and mixed up what came during it.
+#[tokio::test(flavor = "multi_thread")]
+async fn e3_a_hundred_upgrades_with_events_lose_nothing_and_are_quick() {
+    let stand = stand(&[80]).await;
+    let base = before(stand.base(), Sockets::Whole).await;
+    for cell in UPSTREAMS {
+        let seen = chats(&base, cell, "play ticks-80 gap=10", &["--count", "50", "--together", "5"]).await;
+        assert_eq!(seen.len(), 50);
+        for seen in &seen {
+            assert_eq!(seen["text"], told(80), "{seen}");
+            assert_eq!(
+                (&seen["connects"], &seen["disconnects"], &seen["transport"]),
+                (&json!(1), &json!(0), &json!("websocket")),
+                "{seen}"
+            );
+            assert!(seen["upgrade_ms"].as_u64().is_some_and(|ms| ms < 900), "{seen}");
+            assert!(seen["first_ms"].as_u64().is_some_and(|ms| ms < 1_000), "{seen}");
+        }
+    }
+}
