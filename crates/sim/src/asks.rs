@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::locked;
+use crate::{locked, stats::Counters};
 
 /// The open asks of one session. The first answer wins; whatever comes later finds nothing to answer.
 #[derive(Default)]
@@ -42,6 +42,11 @@ struct Inner {
     response: Option<Value>,
 }
 
+/// The request that a `control_response` is for, if it can be read.
+pub(crate) fn answers(frame: &str) -> Option<String> {
+    serde_json::from_str::<Response>(frame).ok().map(|frame| frame.response.request_id)
+}
+
 impl Asks {
     /// Opens an ask. What comes out is the answer, or `None` if it was denied or could not be read.
     pub(crate) fn open(&self, request_id: &str, frame: &str, form: bool, deadline_ms: u64) -> oneshot::Receiver<Option<Value>> {
@@ -57,6 +62,15 @@ impl Asks {
         let Some(ask) = self.take(&inner.request_id) else { return false };
         let value = if inner.subtype == "success" { inner.response } else { None };
         ask.answer.send(value).is_ok()
+    }
+
+    /// Takes a client's `control_response`, and counts that it settled something if it did.
+    pub(crate) fn settle(&self, frame: &str, counters: &Counters) {
+        if self.answer(frame)
+            && let Some(id) = answers(frame)
+        {
+            counters.response(&id, |responses| responses.taken += 1);
+        }
     }
 
     /// Closes an ask that nobody answered in time.

@@ -3,27 +3,33 @@
 //! Nothing on the real bridge ever reads an uploaded file either (native-ws.md §4.2).
 
 use axum::{body::Body, response::Response};
+use futures_util::StreamExt;
 use http::{HeaderMap, StatusCode, header};
 use serde::Serialize;
 
 use crate::{
     frames,
     replies::{self, bridge_error},
+    state::State,
+    stats::Attachment,
 };
 
-const BODY_LIMIT: usize = 50 * 1024 * 1024;
+/// How much of a body that is too large is still read, so that the refusal can be.
+const DRAINED: usize = 256 * 1024 * 1024;
 
 const ALLOWED: [&str; 6] = ["image/jpeg", "image/png", "image/gif", "image/webp", "application/pdf", "text/plain"];
 
-pub(crate) async fn receive(headers: &HeaderMap, body: Body) -> Response {
+pub(crate) async fn receive(state: &State, session: &str, headers: &HeaderMap, body: Body) -> Response {
     let refuse = |message: &str| bridge_error(StatusCode::BAD_REQUEST, message);
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let Some(boundary) = boundary(content_type) else {
         return refuse("parse multipart: request Content-Type isn't multipart/form-data");
     };
     // Too large is a 400 here, not a 413.
-    let Ok(body) = axum::body::to_bytes(body, BODY_LIMIT).await else {
-        return refuse("parse multipart: http: request body too large");
+    let body = match read(body, state.options.attachment_limit).await {
+        Read::Whole(body) => body,
+        Read::TooLarge => return refuse("parse multipart: http: request body too large"),
+        Read::Broken => return refuse("parse multipart: multipart: NextPart: unexpected EOF"),
     };
     let Some(parts) = parts(&body, boundary) else {
         return refuse("parse multipart: multipart: NextPart: EOF");
@@ -42,11 +48,41 @@ pub(crate) async fn receive(headers: &HeaderMap, body: Body) -> Response {
         mime_type: &'a str,
     }
     let attached = Attached { attachment_id: frames::frame_id(), size: file.content.len(), mime_type };
+    state.counters.attachment(Attachment {
+        session: session.to_owned(),
+        id: attached.attachment_id.clone(),
+        file_name: file.file_name.map(str::to_owned),
+        mime_type: mime_type.to_owned(),
+        size: file.content.len(),
+    });
     replies::json(StatusCode::CREATED, &attached)
+}
+
+/// A body, as far as it could be read.
+enum Read {
+    Whole(Vec<u8>),
+    TooLarge,
+    Broken,
+}
+
+async fn read(body: Body, limit: usize) -> Read {
+    let mut chunks = body.into_data_stream();
+    let (mut whole, mut size) = (Vec::new(), 0_usize);
+    while let Some(chunk) = chunks.next().await {
+        let Ok(chunk) = chunk else { return Read::Broken };
+        size = size.saturating_add(chunk.len());
+        if size <= limit {
+            whole.extend_from_slice(&chunk);
+        } else if size > DRAINED.max(limit) {
+            break;
+        }
+    }
+    if size > limit { Read::TooLarge } else { Read::Whole(whole) }
 }
 
 struct Part<'a> {
     name: Option<&'a str>,
+    file_name: Option<&'a str>,
     content_type: Option<&'a str>,
     content: &'a [u8],
 }
@@ -74,10 +110,12 @@ fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<Part<'a>>> {
                 name.trim().eq_ignore_ascii_case(wanted).then(|| value.trim())
             })
         };
-        let name = field("content-disposition").and_then(|value| {
-            value.split(';').find_map(|parameter| parameter.trim().strip_prefix("name=")).map(|name| name.trim_matches('"'))
-        });
-        parts.push(Part { name, content_type: field("content-type"), content });
+        let parameter = |wanted: &str| {
+            let parameters = field("content-disposition")?.split(';');
+            parameters.into_iter().find_map(|parameter| parameter.trim().strip_prefix(wanted)).map(|value| value.trim_matches('"'))
+        };
+        let (name, file_name) = (parameter("name="), parameter("filename="));
+        parts.push(Part { name, file_name, content_type: field("content-type"), content });
         rest = after;
     }
     Some(parts)
@@ -100,6 +138,7 @@ mod tests {
         let parts = parts(body, "x").unwrap();
         assert_eq!(parts.len(), 2);
         assert_eq!(parts[1].name, Some("file"));
+        assert_eq!(parts[1].file_name, Some("a.png"));
         assert_eq!(parts[1].content_type, Some("image/png"));
         assert_eq!(parts[1].content, b"\x89P\r\nG");
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use axum::{
@@ -15,22 +16,22 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
+use tokio::time;
 
 use crate::{
-    attachments,
+    asks, attachments,
     bridge_session::{BridgeSession, Turn},
-    frames,
+    code_plane, controls, frames,
     frames::Usage,
-    inbound::{self, ControlRequest},
-    locked,
+    inbound, locked,
     prompt::{Fault, Plan},
     replies::{self, bridge_error},
     run,
-    stage::{Host, Stage},
+    stage::{DEFAULT_MODEL, Host, Stage},
     state::State,
     stats::{Plane, Prompt},
-    websocket::{self, Delivery, Limits, Replies, Source},
+    websocket::{self, Delivery, Limits, Replies},
 };
 
 /// Largest body of a message; the real bridge has no limit of its own.
@@ -42,6 +43,8 @@ const MANY_SESSIONS: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Bridge {
     sessions: Mutex<HashMap<String, Arc<BridgeSession>>>,
+    /// What the coding channel's methods work on.
+    pub(crate) workspace: code_plane::Workspace,
 }
 
 impl Bridge {
@@ -67,7 +70,7 @@ pub(crate) fn routes(state: &Arc<State>) -> Router<Arc<State>> {
         .route("/v1/code/sessions/{id}/cost", get(cost))
         .route("/v1/code/sessions/{id}/compact", post(compact))
         .route("/v1/code/sessions/{id}/attachments", post(attach))
-        .route("/v1/code/ws", get(code_channel))
+        .route("/v1/code/ws", get(code_plane::channel))
         .route_layer(middleware::from_fn_with_state(Arc::clone(state), authorize))
         .route("/healthz", get(healthz))
 }
@@ -180,7 +183,7 @@ async fn stream(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, reque
         Leaving { turn: attendee, denies }
     };
     let receiver = Arc::clone(&state);
-    let receive = move |text: &str, replies: &Replies| receive(&receiver, &id, turn.as_deref(), text, replies);
+    let receive = move |text: &str, replies: &Replies| receive(&receiver, &session, turn.as_ref(), text, replies);
     let limits = Limits::new(&state.options, None);
     Ok(websocket::upgrade(state, Plane::Bridge, request, limits, source, entered, receive))
 }
@@ -202,24 +205,61 @@ impl Drop for Leaving {
 }
 
 /// A client's message on a turn's socket (§4.5).
-fn receive(state: &State, session: &str, turn: Option<&Turn>, text: &str, replies: &Replies) {
+fn receive(state: &Arc<State>, session: &Arc<BridgeSession>, turn: Option<&Arc<Turn>>, text: &str, replies: &Replies) {
     let kind = inbound::kind(text);
     if kind.is_control() {
-        state.counters.control(Plane::Bridge, session, text);
+        state.counters.control(Plane::Bridge, &session.id, text);
+        if let Some(id) = asks::answers(text) {
+            state.counters.response(&id, |responses| responses.received += 1);
+        }
+        if turn.is_some_and(|turn| turn.inbox.holds(text, Some(replies))) {
+            return;
+        }
     }
+    fetched(state, session, turn, text, kind, replies);
+}
+
+/// A message has reached the engine.
+pub(crate) fn fetched(
+    state: &State,
+    session: &Arc<BridgeSession>,
+    turn: Option<&Arc<Turn>>,
+    text: &str,
+    kind: inbound::Kind,
+    replies: &Replies,
+) {
+    let observed = state.options.observed();
     match kind {
         inbound::Kind::Response => {
             if let Some(turn) = turn {
-                turn.asks.answer(text);
+                turn.asks.settle(text, &state.counters);
+            }
+        }
+        inbound::Kind::Environment(variables) => {
+            state.counters.environment(Plane::Bridge, &session.id, text);
+            if !observed {
+                session.settings.set_environment(variables);
             }
         }
         inbound::Kind::Request(request) => {
             let turn = turn.filter(|turn| !turn.ended());
-            if let Some(reply) = control_reply(&request, turn, state.options.observed()) {
+            let effect = if observed {
+                controls::observed(&request, turn.is_some())
+            } else {
+                let target =
+                    controls::Target { session: &session.id, settings: &session.settings, model: DEFAULT_MODEL, running: turn.is_some() };
+                controls::documented(&request, &target)
+            };
+            if let Some(reply) = effect.reply {
                 // The socket may be gone already; then nobody waits for the reply.
                 let _ = replies.send(reply.into());
             }
-            if let (Some(turn), "interrupt" | "cancel_async_message") = (turn, &*request.request.subtype) {
+            let Some(turn) = turn else { return };
+            if let Some(news) = effect.news {
+                let (session, turn) = (Arc::clone(session), Arc::clone(turn));
+                tokio::spawn(async move { session.push(&turn, Delivery::text(news), true).await });
+            }
+            if effect.interrupts {
                 turn.cancel.cancel();
             }
         }
@@ -227,70 +267,17 @@ fn receive(state: &State, session: &str, turn: Option<&Turn>, text: &str, replie
     }
 }
 
-/// The reply to a control request; `None` where the bridge gives none.
-fn control_reply(request: &ControlRequest, turn: Option<&Turn>, observed: bool) -> Option<String> {
-    let id = &request.request_id;
-    let subtype = &*request.request.subtype;
-    let success = |payload: Option<Value>| Some(frames::control_success(id, payload));
-    let error = |message: &str| Some(frames::control_error(id, message));
-    match subtype {
-        "interrupt" if turn.is_some() => success(None),
-        "interrupt" => error("no turn in progress"),
-        "cancel_async_message" => success(Some(json!({ "cancelled": turn.is_some() }))),
-        "can_use_tool" | "elicitation" | "hook_callback" => error(&format!("control subtype {subtype:?} not implemented")),
-        "set_model" if observed => error("set_model not supported by biu bridge; recreate session with desired model"),
-        "set_model"
-        | "set_permission_mode"
-        | "set_max_thinking_tokens"
-        | "mcp_message"
-        | "mcp_set_servers"
-        | "mcp_reconnect"
-        | "mcp_toggle"
-        | "seed_read_state"
-        | "stop_task"
-        | "apply_flag_settings"
-        | "initialize"
-        | "mcp_status"
-        | "get_context_usage"
-        | "rewind_files"
-        | "reload_plugins"
-        | "get_settings" => {
-            if observed {
-                error(&format!("control subtype {subtype:?} not implemented"))
-            } else {
-                success(payload(subtype))
-            }
-        }
-        _ => None,
-    }
-}
-
-/// What the documented voice answers, in the shapes of §5.2.
-fn payload(subtype: &str) -> Option<Value> {
-    Some(match subtype {
-        "initialize" => json!({ "commands": [], "agents": [], "output_style": "default" }),
-        "mcp_status" => json!({ "mcpServers": [] }),
-        "get_context_usage" => json!({
-            "totalTokens": 15_230, "maxTokens": 200_000,
-            "categories": [{ "name": "System prompt", "tokens": 3_100 }, { "name": "Messages", "tokens": 12_130 }],
-        }),
-        "rewind_files" => json!({ "canRewind": false, "error": "no checkpoint" }),
-        "reload_plugins" => json!({ "error_count": 0 }),
-        "get_settings" => json!({ "effective": {}, "sources": {}, "applied": {} }),
-        _ => return None,
-    })
-}
-
 async fn cost(Shared(state): Shared<Arc<State>>, Path(id): Path<String>) -> Result<Response, NoSuchSession> {
-    let usage = state.bridge.session(&id)?.usage();
-    Ok(replies::json(StatusCode::OK, &Cost::of(&usage)))
+    let session = state.bridge.session(&id)?;
+    let model = session.settings.model().unwrap_or_else(|| DEFAULT_MODEL.to_owned());
+    Ok(replies::json(StatusCode::OK, &Cost::of(model, &session.usage())))
 }
 
 /// The one body of this protocol with capitals (§4.2).
 #[derive(serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Cost {
-    model: &'static str,
+    model: String,
     input_tokens: u64,
     output_tokens: u64,
     cache_read_tokens: u64,
@@ -300,9 +287,9 @@ struct Cost {
 }
 
 impl Cost {
-    fn of(usage: &Usage) -> Self {
+    fn of(model: String, usage: &Usage) -> Self {
         Self {
-            model: "claude-sonnet-4-6",
+            model,
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,
             cache_read_tokens: 0,
@@ -313,9 +300,14 @@ impl Cost {
 }
 
 async fn compact(Shared(state): Shared<Arc<State>>, Path(id): Path<String>) -> Result<Response, NoSuchSession> {
-    if state.bridge.session(&id)?.turns() == 0 {
+    let session = state.bridge.session(&id)?;
+    if session.turns() == 0 {
         return Ok(bridge_error(StatusCode::INTERNAL_SERVER_ERROR, "compact: nothing to summarise"));
     }
+    // The answer comes when the summary is made, which takes a model call; no socket hears of it.
+    time::sleep(state.options.pace.of(Duration::from_millis(300))).await;
+    session.settings.compact();
+    state.counters.count(|stats| stats.compactions += 1);
     Ok(replies::json(StatusCode::OK, &json!({ "status": "compacted" })))
 }
 
@@ -326,7 +318,7 @@ async fn attach(
     body: Body,
 ) -> Result<Response, NoSuchSession> {
     state.bridge.session(&id)?;
-    Ok(attachments::receive(&headers, body).await)
+    Ok(attachments::receive(&state, &id, &headers, body).await)
 }
 
 async fn remove(Shared(state): Shared<Arc<State>>, Path(id): Path<String>) -> Result<Response, NoSuchSession> {
@@ -335,44 +327,4 @@ async fn remove(Shared(state): Shared<Arc<State>>, Path(id): Path<String>) -> Re
         turn.killed.cancel();
     }
     Ok(replies::empty(StatusCode::NO_CONTENT))
-}
-
-/// The coding channel knows its envelope and no method (§5.5).
-async fn code_channel(Shared(state): Shared<Arc<State>>, request: Request) -> Response {
-    let limits = Limits::new(&state.options, None);
-    let receive = |text: &str, replies: &Replies| {
-        if let inbound::Kind::CodeRequest(request) = inbound::kind(text) {
-            let _ = replies.send(unknown_method(&request).into());
-        }
-    };
-    websocket::upgrade(state, Plane::Bridge, request, limits, Quiet, || (), receive)
-}
-
-fn unknown_method(request: &inbound::CodeRequest) -> String {
-    #[derive(serde::Serialize)]
-    struct CodeResponse<'a> {
-        r#type: &'a str,
-        request_id: &'a str,
-        ok: bool,
-        error: String,
-    }
-    frames::encode(&CodeResponse {
-        r#type: "code_response",
-        request_id: &request.request_id,
-        ok: false,
-        error: format!("code: unknown method {:?}", request.method),
-    })
-}
-
-/// A socket that only replies.
-struct Quiet;
-
-impl Source for Quiet {
-    async fn ready(&mut self) {
-        std::future::pending().await
-    }
-
-    fn take(&mut self) -> Option<Delivery> {
-        None
-    }
 }

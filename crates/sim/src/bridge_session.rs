@@ -15,7 +15,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     asks::Asks,
     frames::{self, Usage},
+    inbox::Inbox,
     locked,
+    settings::Settings,
     state::Attendance,
     websocket::{Delivery, Source},
 };
@@ -25,6 +27,7 @@ const RING_FRAMES: usize = 256;
 
 pub(crate) struct BridgeSession {
     pub(crate) id: String,
+    pub(crate) settings: Settings,
     inner: Mutex<Inner>,
 }
 
@@ -41,6 +44,7 @@ struct Inner {
 pub(crate) struct Turn {
     pub(crate) asks: Asks,
     pub(crate) attendance: Attendance,
+    pub(crate) inbox: Inbox,
     pub(crate) cancel: CancellationToken,
     /// Ended from outside: nothing more is sent but the sentinel.
     pub(crate) killed: CancellationToken,
@@ -61,6 +65,7 @@ impl BridgeSession {
     pub(crate) fn new(id: String) -> Arc<Self> {
         Arc::new(Self {
             id,
+            settings: Settings::default(),
             inner: Mutex::new(Inner {
                 turn: None,
                 ring: VecDeque::new(),
@@ -77,6 +82,7 @@ impl BridgeSession {
         let turn = Arc::new(Turn {
             asks: Asks::default(),
             attendance: Attendance::default(),
+            inbox: Inbox::default(),
             cancel: CancellationToken::new(),
             killed: CancellationToken::new(),
             queue: Mutex::default(),

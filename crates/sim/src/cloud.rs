@@ -24,6 +24,7 @@ use serde_json::{Value, json, value::RawValue};
 use uuid::Uuid;
 
 use crate::{
+    asks, controls,
     frames::now_ms,
     inbound,
     ledger::{Cursor, Ledger, Mode, SessionState},
@@ -31,10 +32,10 @@ use crate::{
     prompt::{Fault, Plan},
     replies::{self, Refusal},
     run,
-    stage::{Host, Stage},
+    stage::{DEFAULT_MODEL, Host, Stage},
     state::State,
     stats::{Plane, Prompt},
-    websocket::{self, Limits, Replies},
+    websocket::{self, Delivery, Limits, Replies},
 };
 
 /// Largest create request (§2.2).
@@ -66,12 +67,12 @@ impl Cloud {
         locked(&self.sessions).get(&id).cloned()
     }
 
-    fn create(&self, state: &State, mode: Mode, pending: bool) -> Arc<Ledger> {
+    fn create(&self, state: &State, mode: Mode, pending: bool, model: &str) -> Arc<Ledger> {
         let observed = state.options.observed();
         let sequence = if observed { Arc::clone(&self.sequence) } else { Arc::default() };
         let first = if pending { SessionState::Pending } else { SessionState::Active };
         let id = Uuid::new_v4().to_string();
-        let ledger = Ledger::new(id.clone(), mode, first, observed, sequence, state.options.retained_frames);
+        let ledger = Ledger::new(id.clone(), mode, first, observed, sequence, state.options.retained_frames, model.to_owned());
         let mut sessions = locked(&self.sessions);
         if self.created.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
             sessions.retain(|_, ledger| !is_old(ledger, state.options.session_retention));
@@ -163,7 +164,8 @@ async fn create(Shared(state): Shared<Arc<State>>, headers: HeaderMap, body: Bod
     // A thread that is no UUID is dropped without a word (§2.2).
     let thread = request.thread_id.as_deref().and_then(|id| id.parse::<Uuid>().ok()).map(|id| id.to_string());
 
-    let ledger = refused.is_none().then(|| state.cloud.create(&state, mode, pending));
+    let model = request.model.as_deref().filter(|model| !model.is_empty()).unwrap_or(DEFAULT_MODEL);
+    let ledger = refused.is_none().then(|| state.cloud.create(&state, mode, pending, model));
     state.counters.prompt(Prompt {
         plane: Plane::Cloud,
         session: ledger.as_ref().map(|ledger| ledger.id.clone()).unwrap_or_default(),
@@ -276,6 +278,7 @@ async fn resume(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Path(id):
     let ledger = lookup(&state, &headers, &id)?;
     let now = match ledger.state() {
         SessionState::Paused => {
+            state.counters.count(|stats| stats.resumes += 1);
             ledger.resumed.notify_one();
             SessionState::Active
         }
@@ -359,20 +362,50 @@ fn admit(state: &State, id: &str, query: &HashMap<String, String>, headers: &Hea
     Ok(ledger)
 }
 
-/// A client's message on a stream (§3.4). Nothing is ever acknowledged.
+/// A client's message on a stream (§3.4). On today's servers nothing is ever acknowledged.
 fn receive(state: &State, ledger: &Ledger, text: &str) {
     let kind = inbound::kind(text);
     if kind.is_control() {
         state.counters.control(Plane::Cloud, &ledger.id, text);
+        if let Some(id) = asks::answers(text) {
+            state.counters.response(&id, |responses| responses.received += 1);
+        }
+        if ledger.inbox.holds(text, None) {
+            return;
+        }
     }
+    fetched(state, ledger, text, kind);
+}
+
+/// A control message has reached whoever runs the session.
+pub(crate) fn fetched(state: &State, ledger: &Ledger, text: &str, kind: inbound::Kind) {
+    let observed = state.options.observed();
     match kind {
         inbound::Kind::CancelRequest => ledger.cancel.cancel(),
-        inbound::Kind::Response => {
-            ledger.asks.answer(text);
+        inbound::Kind::Response => ledger.asks.settle(text, &state.counters),
+        inbound::Kind::Environment(variables) => {
+            state.counters.environment(Plane::Cloud, &ledger.id, text);
+            if observed {
+                state.cloud.sequence.fetch_add(1, Ordering::SeqCst);
+            } else {
+                ledger.settings.set_environment(variables);
+            }
         }
         // Published to a subject that nobody reads, where it takes a place in the shared stream.
-        inbound::Kind::Request(_) | inbound::Kind::Other if state.options.observed() => {
+        inbound::Kind::Request(_) | inbound::Kind::Other if observed => {
             state.cloud.sequence.fetch_add(1, Ordering::SeqCst);
+        }
+        inbound::Kind::Request(request) => {
+            let running = !ledger.state().is_final();
+            let target = controls::Target { session: &ledger.id, settings: &ledger.settings, model: &ledger.model, running };
+            let effect = controls::documented(&request, &target);
+            // There is but one way to the clients, and it leads to all of them.
+            for frame in effect.reply.into_iter().chain(effect.news) {
+                ledger.push(Delivery::text(frame));
+            }
+            if effect.interrupts {
+                ledger.cancel.cancel();
+            }
         }
         _ => {}
     }

@@ -8,8 +8,8 @@ use tokio::time;
 
 use crate::{
     frames::{self, Success},
-    prompt::{Fault, Plan},
-    run::Outcome,
+    prompt::{Cancelled, Fault, Plan},
+    run::{self, Outcome},
     script::Actor,
     stage::{Host, Stage},
     transcript::End,
@@ -55,7 +55,7 @@ pub(crate) async fn perform(stage: &Stage, plan: &Plan) -> Outcome {
         Plan::Refuse(message) => fail(stage, message).await,
         Plan::Fault(fault) => return misbehave(stage, fault).await,
         // The others are performed elsewhere.
-        Plan::Play(_) | Plan::Script(_) => {}
+        Plan::Play(_) | Plan::Script(_) | Plan::Scene(_) => {}
     }
     Outcome::Over
 }
@@ -96,6 +96,25 @@ async fn misbehave(stage: &Stage, fault: &Fault) -> Outcome {
         Fault::HangAfter(after) => {
             count(stage, 0, *after).await;
             std::future::pending::<()>().await;
+        }
+        Fault::Cancel(how) => cancelled(stage, *how).await,
+        Fault::Cli(millis) => external(stage, *millis).await,
+        Fault::Deaf { millis, form } => deaf(stage, *millis, *form).await,
+        Fault::CompactFailed => {
+            let before = stage.settings().context();
+            text(stage, "There is much to remember. ").await;
+            stage.send(frames::compact_started(stage.session(), "tokens_above_threshold", before)).await;
+            stage.pause(200).await;
+            stage.send(frames::error(stage.session(), "compact: provider stream: anthropic-engine: 529: Overloaded", true)).await;
+            text(stage, "It goes on without a summary.").await;
+            succeed(stage).await;
+        }
+        Fault::Redelivered => {
+            text(stage, "Once. ").await;
+            stage.send(frames::error(stage.session(), "biumindkit: internal panic: out of range", false)).await;
+            stage.pause(200).await;
+            text(stage, "Once. ").await;
+            succeed(stage).await;
         }
         Fault::Busy(millis) => return busy(stage, *millis).await,
         Fault::Pause => {
@@ -173,6 +192,52 @@ async fn busy(stage: &Stage, millis: u64) -> Outcome {
     actor.say("Done.").await;
     actor.finish().await;
     Outcome::Over
+}
+
+/// Works until somebody cancels, and then ends as it was told to (§6.8, §4.5).
+async fn cancelled(stage: &Stage, how: Cancelled) {
+    text(stage, "Working until somebody says stop. ").await;
+    stage.cancel().cancelled().await;
+    match how {
+        Cancelled::Clean => run::cleanly(stage).await,
+        Cancelled::Silent => std::future::pending().await,
+        Cancelled::NoResult => {}
+        Cancelled::Error => fail(stage, "provider stream: anthropic-engine: context canceled").await,
+        Cancelled::Late(millis) => {
+            time::sleep(Duration::from_millis(millis)).await;
+            run::cleanly(stage).await;
+        }
+        Cancelled::Success => {
+            text(stage, "It was done already.").await;
+            succeed(stage).await;
+        }
+    }
+}
+
+/// An external agent speaks under its own session id, thinks without marks, and hears nothing (§6.11).
+async fn external(stage: &Stage, millis: u64) {
+    let session = format!("cli-{}", frames::frame_id());
+    let say = async |words: &str| stage.send(frames::text(&session, words)).await;
+    say("First I think about it. ").await;
+    say("$ sleep\n").await;
+    stage.send(frames::tool_progress(&session, "item_1", "command_execution")).await;
+    time::sleep(Duration::from_millis(millis)).await;
+    stage.send(frames::tool_use_summary(&session, "item_1", "done\n")).await;
+    say("That was all.").await;
+    stage.end(frames::external_success(&session, stage.duration_ms()), End::Completed).await;
+}
+
+/// Asks, and then fetches nothing for a while: what is older than the broker keeps it is gone when the reader is back (§3.4). The
+/// ask's own time begins only then, so that a second answer finds it open.
+async fn deaf(stage: &Stage, millis: u64, form: bool) {
+    let mut actor = Actor::new(stage);
+    actor.say("I have to ask. ").await;
+    stage.inbox().sleep();
+    let asked = if form { actor.ask_form().await } else { actor.ask_command(json!({ "command": "cargo test --quiet" })).await };
+    time::sleep(Duration::from_millis(millis)).await;
+    stage.wake();
+    actor.settle(asked).await;
+    actor.finish().await;
 }
 
 async fn bad_frames(stage: &Stage) {

@@ -89,6 +89,59 @@ pub(crate) fn tool_use_summary(session: &str, tool_use_id: &str, summary: &str) 
     encode(&ToolUseSummary { r#type: "tool_use_summary", summary, preceding_tool_use_ids: [tool_use_id], mark: Mark::of(session) })
 }
 
+/// A tool of a sub-agent, which runs under a tool of the agent.
+pub(crate) fn inner_tool_progress(session: &str, tool_use_id: &str, tool_name: &str, parent: &str) -> String {
+    data(
+        session,
+        json!({ "type": "tool_progress", "tool_use_id": tool_use_id, "tool_name": tool_name, "elapsed_time_seconds": 0,
+                          "parent_tool_use_id": parent }),
+    )
+}
+
+/// A data frame of a kind that only the document has; these have no order of members to keep.
+pub(crate) fn data(session: &str, mut frame: Value) -> String {
+    if let Some(members) = frame.as_object_mut() {
+        members.insert("uuid".to_owned(), json!(frame_id()));
+        members.insert("session_id".to_owned(), json!(session));
+    }
+    encode(&frame)
+}
+
+pub(crate) fn status(session: &str, permission_mode: &str) -> String {
+    data(session, json!({ "type": "system", "subtype": "status", "status": null, "permissionMode": permission_mode }))
+}
+
+pub(crate) fn local_command_output(session: &str, content: &str) -> String {
+    data(session, json!({ "type": "system", "subtype": "local_command_output", "content": content }))
+}
+
+pub(crate) fn elicitation_complete(session: &str, server: &str, elicitation_id: &str) -> String {
+    data(
+        session,
+        json!({ "type": "system", "subtype": "elicitation_complete", "mcp_server_name": server, "elicitation_id": elicitation_id }),
+    )
+}
+
+/// The last frame of an external command-line agent: no usage, no stop reason (§6.11).
+pub(crate) fn external_success(session: &str, duration_ms: u64) -> String {
+    data(
+        session,
+        json!({ "type": "result", "subtype": "success", "duration_ms": duration_ms, "duration_api_ms": duration_ms, "is_error": false,
+                "num_turns": 0, "result": "", "stop_reason": null, "total_cost_usd": 0, "usage": {}, "modelUsage": {},
+                "permission_denials": [] }),
+    )
+}
+
+pub(crate) fn compact_started(session: &str, reason: &str, before: u64) -> String {
+    encode(&json!({ "type": "biumind.compact_started", "session_id": session, "reason": reason, "tokens_before": before }))
+}
+
+pub(crate) fn compact_finished(session: &str, before: u64, after: u64) -> String {
+    let saved = i128::from(before) - i128::from(after);
+    encode(&json!({ "type": "biumind.compact_finished", "session_id": session, "tokens_before": before, "tokens_after": after,
+                    "tokens_saved": i64::try_from(saved).unwrap_or_default() }))
+}
+
 /// Tokens of one run, in the shape of `result.usage`.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Usage {
@@ -254,6 +307,9 @@ pub(crate) struct PermissionRequest<'a> {
     /// In the schema; today's servers do not send it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permission_suggestions: Option<Value>,
+    /// What else the schema has: `title`, `display_name`, `description`, `blocked_path`, `agent_id`.
+    #[serde(flatten)]
+    pub(crate) more: serde_json::Map<String, Value>,
 }
 
 pub(crate) fn elicitation(request_id: &str, elicitation_id: &str, message: &str, schema: &Value) -> String {
@@ -284,6 +340,14 @@ pub(crate) fn elicitation(request_id: &str, elicitation_id: &str, message: &str,
             requested_schema: schema,
         },
     })
+}
+
+/// A link for the user to open.
+pub(crate) fn link(request_id: &str, elicitation_id: &str, message: &str, url: &str) -> String {
+    encode(&json!({ "type": "control_request", "request_id": request_id, "request": {
+        "subtype": "elicitation", "mcp_server_name": "github", "message": message, "mode": "url", "url": url,
+        "elicitation_id": elicitation_id,
+    }}))
 }
 
 pub(crate) fn form_answer(session: &str, request_id: &str, elicitation_id: &str, action: &str, content: Option<&Value>) -> String {

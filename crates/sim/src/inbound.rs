@@ -1,18 +1,19 @@
 //! What kind of message a client sent.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 pub(crate) enum Kind {
     /// `control_request`, if it has what one must have.
     Request(ControlRequest),
     /// `control_response`.
     Response,
+    /// `update_environment_variables`.
+    Environment(BTreeMap<String, String>),
     /// `control_cancel_request`.
     CancelRequest,
-    /// `code_request`.
-    CodeRequest(CodeRequest),
     /// A control frame without what it must have: it gets no reply at all (native-ws.md §4.5).
     Malformed,
     /// JSON of another type.
@@ -36,13 +37,14 @@ pub(crate) struct ControlRequest {
 #[derive(Deserialize)]
 pub(crate) struct Inner {
     pub(crate) subtype: String,
+    /// Whatever else the request has.
+    #[serde(flatten)]
+    pub(crate) fields: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
-pub(crate) struct CodeRequest {
-    pub(crate) request_id: String,
-    #[serde(default)]
-    pub(crate) method: String,
+struct Environment {
+    variables: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -57,7 +59,9 @@ pub(crate) fn kind(text: &str) -> Kind {
         "control_request" => serde_json::from_str(text).map_or(Kind::Malformed, Kind::Request),
         "control_response" => Kind::Response,
         "control_cancel_request" => Kind::CancelRequest,
-        "code_request" => serde_json::from_str(text).map_or(Kind::Other, Kind::CodeRequest),
+        "update_environment_variables" => {
+            serde_json::from_str::<Environment>(text).map_or(Kind::Other, |frame| Kind::Environment(frame.variables))
+        }
         _ => Kind::Other,
     }
 }
@@ -71,10 +75,12 @@ mod tests {
         assert!(matches!(kind(r#"{"type":"control_cancel_request","request_id":"c"}"#), Kind::CancelRequest));
         assert!(matches!(kind(r#"{"type":"control_request","request_id":"c"}"#), Kind::Malformed));
         assert!(matches!(kind(r#"{"type":"keep_alive"}"#), Kind::Other));
+        let environment = kind(r#"{"type":"update_environment_variables","variables":{"A":"1"}}"#);
+        assert!(matches!(environment, Kind::Environment(variables) if variables["A"] == "1"));
         for nonsense in ["", "null", "[]", "{", "{\"type\":1}"] {
             assert!(matches!(kind(nonsense), Kind::Nonsense), "{nonsense}");
         }
         let request = kind(r#"{"type":"control_request","request_id":"i","request":{"subtype":"interrupt"}}"#);
-        assert!(matches!(request, Kind::Request(ControlRequest { request: Inner { subtype }, .. }) if subtype == "interrupt"));
+        assert!(matches!(request, Kind::Request(ControlRequest { request: Inner { subtype, .. }, .. }) if subtype == "interrupt"));
     }
 }

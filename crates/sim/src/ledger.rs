@@ -22,7 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     asks::Asks,
-    frames, locked,
+    frames,
+    inbox::Inbox,
+    locked,
+    settings::Settings,
     state::Attendance,
     transcript::End,
     websocket::{Delivery, Source},
@@ -72,10 +75,14 @@ impl SessionState {
 pub(crate) struct Ledger {
     pub(crate) id: String,
     pub(crate) mode: Mode,
+    /// The model of the create request, or the default.
+    pub(crate) model: String,
     pub(crate) asks: Asks,
     pub(crate) attendance: Attendance,
     pub(crate) cancel: CancellationToken,
     pub(crate) resumed: Notify,
+    pub(crate) settings: Settings,
+    pub(crate) inbox: Inbox,
     observed: bool,
     /// The sequence of the stream: this session's own, or the one of the whole cloud.
     sequence: Arc<AtomicU64>,
@@ -123,14 +130,25 @@ pub(crate) enum Cursor {
 }
 
 impl Ledger {
-    pub(crate) fn new(id: String, mode: Mode, state: SessionState, observed: bool, sequence: Arc<AtomicU64>, retained: usize) -> Arc<Self> {
+    pub(crate) fn new(
+        id: String,
+        mode: Mode,
+        state: SessionState,
+        observed: bool,
+        sequence: Arc<AtomicU64>,
+        retained: usize,
+        model: String,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id,
             mode,
+            model,
             asks: Asks::default(),
             attendance: Attendance::default(),
             cancel: CancellationToken::new(),
             resumed: Notify::new(),
+            settings: Settings::default(),
+            inbox: Inbox::default(),
             observed,
             sequence,
             retained: retained.max(1),
@@ -294,7 +312,7 @@ mod tests {
 
     fn ledger(observed: bool, retained: usize) -> Arc<Ledger> {
         let sequence = Arc::new(AtomicU64::new(0));
-        Ledger::new("s".into(), Mode::Chat, SessionState::Active, observed, sequence, retained)
+        Ledger::new("s".into(), Mode::Chat, SessionState::Active, observed, sequence, retained, "m".into())
     }
 
     fn all(mut stream: LedgerStream) -> Vec<String> {

@@ -23,6 +23,16 @@
 //! |---|---|
 //! | `play NAME` | the transcript's next run, byte for byte, waiting for the client at each ask and at a recorded cancel; options `auto` (wait for nobody), `run=N`, `gap=MS` |
 //! | `flood N` | N text frames at full speed ([`flood_text`]), then a success |
+//! | `scene permission` | the same command asked for twice, with all the schema has; `updatedInput` is what runs, a rule in `updatedPermissions` answers the second, a mode in it is told by `system/status` |
+//! | `scene questions` | two questions in one ask, one of several choices; the agent says the answers |
+//! | `scene form`, `scene link` | an elicitation with a form or a link; `elicitation_complete` if accepted, then `form_answer` with accept, decline, cancel or timeout |
+//! | `scene asks N` | N permissions at once, which go on in the order of their answers |
+//! | `scene subagent` | a sub-agent's tools and its ask, with `agent_id` and `parent_tool_use_id` |
+//! | `scene overtake` | a permission before the text and the announcements it refers to, in either voice |
+//! | `scene replayed [MS]` | a permission, then a cut, and the same request again although it was answered; MS milliseconds later a success |
+//! | `scene settings [MS]` | listens for MS milliseconds (500), then says model, mode, thinking and environment as they were set |
+//! | `scene task MS` | a background task `bg-1` that `stop_task` stops |
+//! | `scene compaction` | a compaction in the middle; `get_context_usage` is less afterwards |
 //! | `fault drop N` | N frames, then the connection is cut; when the client is back (or after a while), ten more and a success ([`counted_text`]) |
 //! | `fault gap N` | the same, but five frames are sent while nobody listens |
 //! | `fault silent` | nothing is ever sent, whatever the client does |
@@ -30,15 +40,35 @@
 //! | `fault no-result` | some text, then a close without a result |
 //! | `fault bad-frames` | invalid JSON, `null`, an empty message, arrays, unknown types, a repeated frame, 1 MiB of text, a message cut inside characters; then a success ([`bad_frames_text`]) |
 //! | `fault recoverable` | a recoverable error in the middle, then a success |
+//! | `fault compact-failed` | a compaction that is begun, never finished and told by a recoverable error; then a success |
+//! | `fault redelivered` | an error that is final, and the same work over again with a success |
 //! | `fault error` | an error |
 //! | `fault late-result` | a success, and a failed result after it |
 //! | `fault busy MS` | a command that runs MS milliseconds and no interrupt reaches before it ends |
-//! | `fault pause` | a form, during which the session is paused until it is resumed (documented voice, cloud) |
+//! | `fault cli MS` | an external agent: its own session id in every frame, no interrupt for MS milliseconds, a success without usage or stop reason |
+//! | `fault cancel HOW` | works until cancelled, then ends as HOW says in either voice: `clean`, `silent` (never), `no-result` (the bridge still ends the turn), `error` (`context canceled`), `late MS`, `success` |
+//! | `fault deaf MS [form]` | a permission (or a form), after which no control message is fetched for MS milliseconds: what is then older than [`Options::control_retention`] is discarded ([`Stats::discarded`]); the ask's own time begins afterwards, so that it can be answered again |
+//! | `fault pause` | a form, during which the session is paused until it is resumed (documented voice, cloud); the form's time does not pass meanwhile |
 //! | `fault http STATUS` | the request itself is refused |
 //!
 //! Anything else is played by a small agent: reasoning, text, a tool, a permission and a question. Words in the prompt
 //! choose other scenes: `quick` (neither permission nor question), `ask` (only the permission), `question`, `form`, `long` (about twenty
-//! seconds of text). [`Options::pace`] scales all of its pauses.
+//! seconds of text). [`Options::pace`] scales all of its pauses, [`Options::with_limits`] what asks and control messages wait for.
+//!
+//! # Control requests
+//!
+//! In the observed voice the bridge interrupts (`interrupt`, `cancel_async_message`) and refuses what else it knows, and the cloud
+//! ignores all of it. In the documented voice both answer: `interrupt`, `set_model`, `set_permission_mode` (told to everybody by
+//! `system/status`), `set_max_thinking_tokens`, `get_context_usage`, `rewind_files` (for any message but one whose id begins with
+//! `unknown`; what was no `dry_run` is told by `system/local_command_output`), `stop_task`, `get_settings` and the rest; and
+//! `update_environment_variables` is kept. Settings belong to the session. On the cloud the reply goes to all of its sockets.
+//!
+//! # The coding channel
+//!
+//! `/v1/code/ws` knows `git.status`, `git.statusFiles`, `git.changedFiles`, `git.repoRoot`, `git.listBranches`, `fs.read`, `fs.list`,
+//! `fs.write`, `fs.writeBytes`, `fs.delete` (parameters `path`, `content`, `data`), `pty.open`, `pty.kill`, `pty.active` and
+//! `code.runTask`, over files in memory that all channels share. `after_ms` among the parameters of any request holds it back, so that
+//! later ones overtake it. A terminal echoes; its shell knows `echo`, `size`, `pwd`, `bytes`, `flood N` and `exit N`.
 //!
 //! On the cloud the environment `00000000-0000-0000-0000-000000000000` does not exist, and the device of
 //! `ffffffff-ffff-ffff-ffff-ffffffffffff` is away for the first two seconds (`state: "pending"`).
@@ -48,16 +78,22 @@ mod attachments;
 mod bridge;
 mod bridge_session;
 mod cloud;
+mod code_plane;
+mod controls;
 mod faults;
 mod frames;
 mod inbound;
+mod inbox;
 mod ledger;
 mod options;
 mod play;
 mod prompt;
+mod pty;
 mod replies;
 mod run;
+mod scenes;
 mod script;
+mod settings;
 mod stage;
 mod state;
 mod stats;
@@ -81,7 +117,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use faults::{bad_frames_text, counted_text, flood_text};
 pub use options::{Error, Options, Pace, Voice};
-pub use stats::{ControlFrame, Plane, Prompt, Stats};
+pub use stats::{Attachment, ControlFrame, Plane, Prompt, Responses, Stats};
 pub use transcript::BUNDLED;
 
 use state::State;

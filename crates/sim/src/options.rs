@@ -90,6 +90,10 @@ pub struct Options {
     pub permission_timeout: Duration,
     /// How long a form waits before it times out. 5 min on the real servers.
     pub form_timeout: Duration,
+    /// How long a control message waits for a reader that does not fetch it, before it is discarded. 30 s on the real servers.
+    pub control_retention: Duration,
+    /// Largest body of an upload to the bridge. 50 MiB on the real bridge.
+    pub attachment_limit: usize,
     /// How long a run is held back until the first socket is attached.
     ///
     /// `None` holds a run for 10 s, except in the observed voice at a pace other than none, which does not hold, as the
@@ -110,6 +114,17 @@ pub struct Options {
 }
 
 impl Options {
+    /// The same options with the limits for asks and control messages `factor` times as long: what is 30 s on the real servers is
+    /// 30 ms at 0.001. What is not a number from 0 to 1000 counts as 1.
+    #[must_use]
+    pub fn with_limits(mut self, factor: f64) -> Self {
+        let factor = if (0.0..=1000.0).contains(&factor) { factor } else { 1.0 };
+        for limit in [&mut self.permission_timeout, &mut self.form_timeout, &mut self.control_retention] {
+            *limit = limit.mul_f64(factor);
+        }
+        self
+    }
+
     /// How long a run waits for its first socket.
     pub(crate) fn attach_hold(&self) -> Duration {
         match (self.attach_wait, self.voice) {
@@ -147,6 +162,8 @@ impl Default for Options {
             bridge_token: None,
             permission_timeout: Duration::from_secs(30),
             form_timeout: Duration::from_secs(300),
+            control_retention: Duration::from_secs(30),
+            attachment_limit: 50 * 1024 * 1024,
             attach_wait: None,
             ping_interval: Duration::from_secs(30),
             pong_timeout: Duration::from_secs(60),
@@ -198,6 +215,14 @@ mod tests {
         for nonsense in [f64::NAN, -1.0, f64::INFINITY, 1e9] {
             assert_eq!(Pace::times(nonsense).of(second), second);
         }
+    }
+
+    #[test]
+    fn limits_scale_together() {
+        let options = Options::default().with_limits(0.01);
+        let limits = [options.permission_timeout, options.form_timeout, options.control_retention];
+        assert_eq!(limits, [300, 3000, 300].map(Duration::from_millis));
+        assert_eq!(Options::default().with_limits(f64::NAN).form_timeout, Duration::from_secs(300));
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub(crate) enum Plan {
     Play(Play),
     /// `fault …`: a server that misbehaves.
     Fault(Fault),
+    /// `scene NAME …`: one thing that can be done with an agent, on its own.
+    Scene(Scene),
     /// `flood N`: N short text frames at full speed.
     Flood(u64),
     /// Anything else: the scripted agent.
@@ -54,6 +56,60 @@ pub(crate) enum Fault {
     LateResult,
     /// Refuse the request itself with this status.
     Http(u16),
+    /// Work until cancelled, and then end in this way.
+    Cancel(Cancelled),
+    /// An external command-line agent that works so many milliseconds and cannot be interrupted.
+    Cli(u64),
+    /// An ask, and a reader that fetches no control message for so many milliseconds after it.
+    Deaf { millis: u64, form: bool },
+    /// A compaction that fails: begun, never finished, and a recoverable error.
+    CompactFailed,
+    /// An error, and the whole work over again, since it was delivered a second time.
+    Redelivered,
+}
+
+/// How a cancelled run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cancelled {
+    /// As the document says, in either voice.
+    Clean,
+    /// Not at all.
+    Silent,
+    /// Without a result; the bridge still ends the turn.
+    NoResult,
+    /// With an error that tells of a context.
+    Error,
+    /// As a clean one, so many milliseconds later.
+    Late(u64),
+    /// With a success, as if nobody had cancelled.
+    Success,
+}
+
+/// What `scene NAME` plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scene {
+    /// A permission with everything the schema has, twice: what was allowed for good is not asked again.
+    Permission,
+    /// Two questions in one ask, the second of several choices.
+    Questions,
+    /// A form and its settlement.
+    Form,
+    /// A link to open, and its settlement.
+    Link,
+    /// So many permissions at once.
+    Asks(u64),
+    /// A sub-agent that needs a permission.
+    Subagent,
+    /// A permission that overtakes the text and the announcements before it.
+    Overtake,
+    /// A permission that is sent again after its answer; the run goes on for so many milliseconds.
+    Replayed(u64),
+    /// For so many milliseconds whatever is set is listened to; then the agent says it.
+    Settings(u64),
+    /// A background task of so many milliseconds, `bg-1`, that can be stopped.
+    Task(u64),
+    /// A compaction in the middle.
+    Compaction,
 }
 
 /// The scenes of the scripted agent.
@@ -69,7 +125,17 @@ pub(crate) struct Scenes {
 
 /// The faults, as the refusal of an unknown one lists them.
 const FAULTS: &str = "drop N, gap N, silent, no-result, bad-frames, recoverable, error, hang-after N, busy MS, pause, \
-                      late-result, http STATUS";
+                      late-result, http STATUS, cancel clean|silent|no-result|error|late MS|success, cli MS, deaf MS [form], compact-failed, \
+                      redelivered";
+
+/// The scenes, likewise.
+const SCENES: &str = "permission, questions, form, link, asks N, subagent, overtake, replayed [MS], settings [MS], task MS, compaction";
+
+/// How long `scene settings` listens, if it is not said.
+const LISTENS_MS: u64 = 500;
+
+/// The most asks at once.
+const MOST_ASKS: u64 = 50;
 
 impl Plan {
     /// Reads a prompt. The command words count at the start of the first or of the last line, so that a proxy may put a
@@ -86,6 +152,7 @@ fn command(line: &str) -> Option<Plan> {
     match words.next()? {
         "play" => Some(play(words)),
         "fault" => Some(fault(words)),
+        "scene" => Some(scene(words)),
         "flood" => Some(Plan::Flood(words.next()?.parse().ok()?)),
         _ => None,
     }
@@ -108,8 +175,14 @@ fn play<'a>(mut words: impl Iterator<Item = &'a str>) -> Plan {
 
 fn fault<'a>(mut words: impl Iterator<Item = &'a str>) -> Plan {
     let name = words.next().unwrap_or_default();
-    let number = words.next().and_then(|n| n.parse::<u64>().ok());
+    let (second, third) = (words.next(), words.next());
+    let number = second.and_then(|n| n.parse::<u64>().ok());
     let fault = match (name, number) {
+        ("cancel", _) => cancelled(second, third).map(Fault::Cancel),
+        ("cli", Some(ms)) => Some(Fault::Cli(ms)),
+        ("deaf", Some(millis)) if third.is_none_or(|kind| kind == "form") => Some(Fault::Deaf { millis, form: third.is_some() }),
+        ("compact-failed", _) => Some(Fault::CompactFailed),
+        ("redelivered", _) => Some(Fault::Redelivered),
         ("silent", _) => Some(Fault::Silent),
         ("no-result", _) => Some(Fault::NoResult),
         ("bad-frames", _) => Some(Fault::BadFrames),
@@ -125,6 +198,38 @@ fn fault<'a>(mut words: impl Iterator<Item = &'a str>) -> Plan {
         _ => None,
     };
     fault.map_or_else(|| Plan::Refuse(format!("unknown fault {name:?}: there are {FAULTS}")), Plan::Fault)
+}
+
+fn cancelled(how: Option<&str>, millis: Option<&str>) -> Option<Cancelled> {
+    Some(match how? {
+        "clean" => Cancelled::Clean,
+        "silent" => Cancelled::Silent,
+        "no-result" => Cancelled::NoResult,
+        "error" => Cancelled::Error,
+        "late" => Cancelled::Late(millis?.parse().ok()?),
+        "success" => Cancelled::Success,
+        _ => return None,
+    })
+}
+
+fn scene<'a>(mut words: impl Iterator<Item = &'a str>) -> Plan {
+    let name = words.next().unwrap_or_default();
+    let number = words.next().and_then(|n| n.parse::<u64>().ok());
+    let scene = match (name, number) {
+        ("permission", _) => Scene::Permission,
+        ("questions", _) => Scene::Questions,
+        ("form", _) => Scene::Form,
+        ("link", _) => Scene::Link,
+        ("asks", Some(n)) => Scene::Asks(n.clamp(1, MOST_ASKS)),
+        ("subagent", _) => Scene::Subagent,
+        ("overtake", _) => Scene::Overtake,
+        ("replayed", ms) => Scene::Replayed(ms.unwrap_or(0)),
+        ("settings", ms) => Scene::Settings(ms.unwrap_or(LISTENS_MS)),
+        ("task", Some(ms)) => Scene::Task(ms),
+        ("compaction", _) => Scene::Compaction,
+        _ => return Plan::Refuse(format!("unknown scene {name:?}: there are {SCENES}")),
+    };
+    Plan::Scene(scene)
 }
 
 impl Scenes {
@@ -163,6 +268,19 @@ mod tests {
         assert_eq!(Plan::of("fault silent"), Plan::Fault(Fault::Silent));
         assert_eq!(Plan::of("fault http 503"), Plan::Fault(Fault::Http(503)));
         for wrong in ["fault", "fault drop", "fault drop x", "fault http 200", "fault nothing"] {
+            assert!(matches!(Plan::of(wrong), Plan::Refuse(_)), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn scenes_and_cancels_by_name() {
+        assert_eq!(Plan::of("Earlier:\n\nscene asks 3"), Plan::Scene(Scene::Asks(3)));
+        assert_eq!(Plan::of("scene settings"), Plan::Scene(Scene::Settings(LISTENS_MS)));
+        assert_eq!(Plan::of("scene replayed 20"), Plan::Scene(Scene::Replayed(20)));
+        assert_eq!(Plan::of("fault cancel silent"), Plan::Fault(Fault::Cancel(Cancelled::Silent)));
+        assert_eq!(Plan::of("fault cancel late 40"), Plan::Fault(Fault::Cancel(Cancelled::Late(40))));
+        assert_eq!(Plan::of("fault deaf 9 form"), Plan::Fault(Fault::Deaf { millis: 9, form: true }));
+        for wrong in ["scene", "scene asks", "scene nothing", "fault cancel", "fault cancel late", "fault deaf 9 x"] {
             assert!(matches!(Plan::of(wrong), Plan::Refuse(_)), "{wrong}");
         }
     }

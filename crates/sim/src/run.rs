@@ -10,7 +10,7 @@ use crate::{
     ledger::{Mode, SessionState},
     play,
     prompt::{Fault, Plan},
-    script,
+    scenes, script,
     stage::{Host, Stage},
     transcript::End,
 };
@@ -63,7 +63,7 @@ async fn until_over(stage: &Stage, plan: Plan) {
             };
             if unbroken { run.await } else { interruptible(stage.cancel(), run).await }
         }
-        Plan::Fault(Fault::Busy(_)) => {
+        Plan::Fault(Fault::Busy(_) | Fault::Cancel(_) | Fault::Cli(_)) => {
             open(stage).await;
             faults::perform(stage, &plan).await
         }
@@ -72,6 +72,7 @@ async fn until_over(stage: &Stage, plan: Plan) {
                 open(stage).await;
                 match &plan {
                     Plan::Script(scenes) => script::perform(stage, *scenes).await,
+                    Plan::Scene(scene) => scenes::perform(stage, *scene).await,
                     plan => faults::perform(stage, plan).await,
                 }
             };
@@ -120,14 +121,17 @@ async fn interrupted(stage: &Stage) {
             time::sleep(Duration::from_millis(10)).await;
             interrupted_result(stage).await;
         }
-        (false, _) => {
-            for (id, name) in stage.take_open_tools() {
-                let summary = format!("error in {name}: interrupted by user before tool execution");
-                stage.send(frames::tool_use_summary(stage.session(), &id, &summary)).await;
-            }
-            interrupted_result(stage).await;
-        }
+        (false, _) => cleanly(stage).await,
     }
+}
+
+/// What the document says a cancel leaves: results for the tools that were open, then the end.
+pub(crate) async fn cleanly(stage: &Stage) {
+    for (id, name) in stage.take_open_tools() {
+        let summary = format!("error in {name}: interrupted by user before tool execution");
+        stage.send(frames::tool_use_summary(stage.session(), &id, &summary)).await;
+    }
+    interrupted_result(stage).await;
 }
 
 async fn interrupted_result(stage: &Stage) {

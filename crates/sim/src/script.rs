@@ -3,7 +3,7 @@
 //! It announces tools, asks and ends as the server it stands for does (native-ws.md §6): once in chat, twice elsewhere; permissions
 //! are not asked in chat and task on today's servers, where no question and no form works at all.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time;
 use uuid::Uuid;
 
@@ -18,6 +18,9 @@ use crate::{
 
 /// How many characters of the prompt the final text repeats.
 const QUOTED: usize = 120;
+
+/// How many times a form's own time a session can be paused.
+const LONGEST_PAUSE: u32 = 10;
 
 pub(crate) async fn perform(stage: &Stage, scenes: Scenes) -> Outcome {
     let mut actor = Actor::new(stage);
@@ -43,6 +46,15 @@ pub(crate) async fn perform(stage: &Stage, scenes: Scenes) -> Outcome {
     Outcome::Over
 }
 
+/// What a form asks for: one of each kind of member there is.
+pub(crate) fn form_schema() -> Value {
+    json!({ "type": "object", "required": ["env"], "properties": {
+        "env": { "type": "string", "title": "Environment", "enum": ["staging", "production"] },
+        "replicas": { "type": "integer", "minimum": 1, "maximum": 10, "default": 2 },
+        "notify": { "type": "boolean", "default": true },
+    }})
+}
+
 /// Speaks for the agent, and remembers what the closing snapshot has to hold.
 pub(crate) struct Actor<'a> {
     stage: &'a Stage,
@@ -56,6 +68,10 @@ pub(crate) struct Actor<'a> {
 impl<'a> Actor<'a> {
     pub(crate) const fn new(stage: &'a Stage) -> Self {
         Self { stage, said: String::new(), content: Vec::new(), turns: 1, tools: 0 }
+    }
+
+    pub(crate) const fn stage(&self) -> &'a Stage {
+        self.stage
     }
 
     /// Reasoning has no frame of its own: it is text between marks (§0.4).
@@ -138,6 +154,7 @@ impl<'a> Actor<'a> {
                 json!([{ "type": "addRules", "rules": [{ "toolName": "Bash", "ruleContent": "cargo test:*" }],
                          "behavior": "allow", "destination": "session" }])
             }),
+            more: Map::new(),
         };
         let frame = frames::can_use_tool(&request_id, &request);
         let answer = if observed {
@@ -200,6 +217,7 @@ impl<'a> Actor<'a> {
             decision_reason: None,
             tool_use_id: &id,
             permission_suggestions: None,
+            more: Map::new(),
         };
         let frame = frames::can_use_tool(&request_id, &request);
         let answer = self.stage.ask(&request_id, &frame, false).await.unwrap_or_default();
@@ -226,14 +244,9 @@ impl<'a> Actor<'a> {
         let name = "mcp__deploy__start";
         let id = self.announce(name, &json!({ "build": 418 })).await;
         self.started(&id, name).await;
-        let schema = json!({ "type": "object", "required": ["env"], "properties": {
-            "env": { "type": "string", "title": "Environment", "enum": ["staging", "production"] },
-            "replicas": { "type": "integer", "minimum": 1, "maximum": 10, "default": 2 },
-            "notify": { "type": "boolean", "default": true },
-        }});
         let request_id = self.stage.request_id();
         let elicitation_id = format!("el_{}", frames::frame_id());
-        let frame = frames::elicitation(&request_id, &elicitation_id, "Where should this build go?", &schema);
+        let frame = frames::elicitation(&request_id, &elicitation_id, "Where should this build go?", &form_schema());
         let answer = self.stage.raise(&request_id, &frame, true).await;
         if paused {
             self.away().await;
@@ -263,12 +276,14 @@ impl<'a> Actor<'a> {
         let Host::Cloud(ledger) = self.stage.host() else { return };
         ledger.set_state(SessionState::Paused);
         self.stage.send(frames::session_paused(&ledger.id, "executor_offline")).await;
-        let _ = time::timeout(self.stage.options().form_timeout, ledger.resumed.notified()).await;
+        // A form outlasts its time while nobody is there to enforce it; but nothing waits for ever.
+        let limit = self.stage.options().form_timeout.saturating_mul(LONGEST_PAUSE);
+        let _ = time::timeout(limit, ledger.resumed.notified()).await;
         ledger.set_state(SessionState::Active);
         self.stage.send(frames::session_resumed(&ledger.id, ledger.newest())).await;
     }
 
-    fn tool_id(&mut self, name: &str) -> String {
+    pub(crate) fn tool_id(&mut self, name: &str) -> String {
         self.tools += 1;
         // §1.1: today's chat makes up an id for each call.
         if self.stage.observed() && self.stage.mode() == Some(Mode::Chat) {
@@ -286,7 +301,7 @@ impl<'a> Actor<'a> {
         id
     }
 
-    async fn announce_as(&mut self, id: &str, name: &str, input: &Value) {
+    pub(crate) async fn announce_as(&mut self, id: &str, name: &str, input: &Value) {
         self.stage.announced(id, name);
         self.content.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
         self.stage.pause(40).await;
@@ -311,7 +326,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    async fn fail(&mut self, id: &str, name: &str, why: &str) {
+    pub(crate) async fn fail(&mut self, id: &str, name: &str, why: &str) {
         // §6.1: today's chat puts a prefix of its own before the failure.
         let prefix = if self.stage.observed() && self.stage.mode() == Some(Mode::Chat) { "error: " } else { "" };
         self.tool_result(id, &format!("{prefix}error in {name}: {why}")).await;
@@ -327,8 +342,9 @@ impl<'a> Actor<'a> {
             return;
         }
         stage.pause(30).await;
-        stage.send(frames::assistant(stage.session(), stage.model(), &self.content)).await;
-        let success = Success { num_turns: self.turns, result: &self.said, model: Some(stage.model()), ..success };
+        stage.send(frames::assistant(stage.session(), &stage.model(), &self.content)).await;
+        let model = stage.model();
+        let success = Success { num_turns: self.turns, result: &self.said, model: Some(&model), ..success };
         stage.end(frames::success(stage.session(), &success), End::Completed).await;
     }
 }

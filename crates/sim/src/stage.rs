@@ -16,18 +16,23 @@ use uuid::Uuid;
 
 use crate::{
     asks::Asks,
+    bridge,
     bridge_session::{BridgeSession, Turn},
+    cloud,
     frames::{self, Usage},
+    inbound,
+    inbox::Inbox,
     ledger::{Ledger, Mode},
     locked,
     options::Options,
+    settings::Settings,
     state::{Attendance, State},
     transcript::End,
     websocket::Delivery,
 };
 
 /// The model the servers take when the request names none (§2.2).
-const DEFAULT_MODEL: &str = "claude-sonnet-4-6";
+pub(crate) const DEFAULT_MODEL: &str = "claude-sonnet-4-6";
 
 pub(crate) struct Stage {
     pub(crate) state: Arc<State>,
@@ -88,14 +93,52 @@ impl Stage {
         }
     }
 
-    pub(crate) fn model(&self) -> &str {
+    /// The model that was set last, or that the request named, or the servers' default.
+    pub(crate) fn model(&self) -> String {
+        self.settings().model().unwrap_or_else(|| self.first_model().to_owned())
+    }
+
+    /// The model the run began with.
+    pub(crate) fn first_model(&self) -> &str {
         self.model.as_deref().filter(|model| !model.is_empty()).unwrap_or(DEFAULT_MODEL)
+    }
+
+    /// What clients have set on the session.
+    pub(crate) fn settings(&self) -> &Settings {
+        match &self.host {
+            Host::Cloud(ledger) => &ledger.settings,
+            Host::Bridge(session, _) => &session.settings,
+        }
     }
 
     fn asks(&self) -> &Asks {
         match &self.host {
             Host::Cloud(ledger) => &ledger.asks,
             Host::Bridge(_, turn) => &turn.asks,
+        }
+    }
+
+    /// Where control messages wait for this run.
+    pub(crate) fn inbox(&self) -> &Inbox {
+        match &self.host {
+            Host::Cloud(ledger) => &ledger.inbox,
+            Host::Bridge(_, turn) => &turn.inbox,
+        }
+    }
+
+    /// The reader is back, and takes what is still there.
+    pub(crate) fn wake(&self) {
+        let (fresh, discarded) = self.inbox().wake(self.options().control_retention);
+        self.state.counters.count(|stats| stats.discarded += discarded);
+        for held in fresh {
+            let kind = inbound::kind(&held.text);
+            match (&self.host, &held.replies) {
+                (Host::Cloud(ledger), _) => cloud::fetched(&self.state, ledger, &held.text, kind),
+                (Host::Bridge(session, turn), Some(replies)) => {
+                    bridge::fetched(&self.state, session, Some(turn), &held.text, kind, replies);
+                }
+                (Host::Bridge(..), None) => {}
+            }
         }
     }
 
@@ -177,6 +220,7 @@ impl Stage {
     pub(crate) async fn raise(&self, request_id: &str, frame: &str, form: bool) -> oneshot::Receiver<Option<Value>> {
         let limit = u64::try_from(self.ask_limit(form).as_millis()).unwrap_or(u64::MAX);
         let answer = self.asks().open(request_id, frame, form, frames::now_ms().saturating_add(limit));
+        self.state.counters.count(|stats| stats.asks += 1);
         self.send_control(frame).await;
         answer
     }

@@ -2,7 +2,11 @@
 //!
 //! Lists keep the newest entries only, so that a simulator can run for days.
 
-use std::{collections::VecDeque, fmt, sync::Mutex};
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::Mutex,
+};
 
 /// The number of entries each list keeps.
 const KEPT: usize = 10_000;
@@ -72,6 +76,30 @@ pub struct ControlFrame {
     pub text: String,
 }
 
+/// The `control_response`s to one of the server's requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Responses {
+    /// How many arrived.
+    pub received: u64,
+    /// How many settled the ask: 1, or 0 if it is open or was settled otherwise.
+    pub taken: u64,
+}
+
+/// A file that was uploaded to the bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// The bridge session's id.
+    pub session: String,
+    /// The id it was given.
+    pub id: String,
+    /// The name in its part of the body, if it had one.
+    pub file_name: Option<String>,
+    /// Its declared type.
+    pub mime_type: String,
+    /// Its bytes.
+    pub size: usize,
+}
+
 /// Counts and lists since the simulator was made.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
@@ -89,6 +117,29 @@ pub struct Stats {
     pub prompts: Vec<Prompt>,
     /// Control frames in the order of their arrival; the newest ten thousand.
     pub control: Vec<ControlFrame>,
+    /// `update_environment_variables` frames in the order of their arrival; the newest ten thousand.
+    pub environment: Vec<ControlFrame>,
+    /// The `control_response`s by request id, whether or not there is such a request; the newest ten thousand ids.
+    pub responses: HashMap<String, Responses>,
+    /// Asks raised: permissions, questions, forms and links.
+    pub asks: u64,
+    /// Control messages that no reader fetched in time (see `fault deaf`).
+    pub discarded: u64,
+    /// `…/compact` requests that were carried out.
+    pub compactions: u64,
+    /// `…/resume` requests that resumed a paused session.
+    pub resumes: u64,
+    /// Files uploaded to the bridge, oldest first; the newest ten thousand.
+    pub attachments: Vec<Attachment>,
+    /// Frames that were put into the queue of a coding channel, which has 256 places.
+    pub code_frames: u64,
+}
+
+impl Stats {
+    /// The `control_response`s to one request.
+    pub fn responses_to(&self, request_id: &str) -> Responses {
+        self.responses.get(request_id).copied().unwrap_or_default()
+    }
 }
 
 #[derive(Default)]
@@ -101,6 +152,10 @@ struct Inner {
     counts: Stats,
     prompts: VecDeque<Prompt>,
     control: VecDeque<ControlFrame>,
+    environment: VecDeque<ControlFrame>,
+    attachments: VecDeque<Attachment>,
+    /// The ids of `counts.responses`, oldest first.
+    answered: VecDeque<String>,
 }
 
 impl Counters {
@@ -117,9 +172,38 @@ impl Counters {
         keep(&mut crate::locked(&self.inner).control, frame);
     }
 
+    pub(crate) fn environment(&self, plane: Plane, session: &str, text: &str) {
+        let frame = ControlFrame { plane, session: session.to_owned(), text: text.to_owned() };
+        keep(&mut crate::locked(&self.inner).environment, frame);
+    }
+
+    pub(crate) fn attachment(&self, attachment: Attachment) {
+        keep(&mut crate::locked(&self.inner).attachments, attachment);
+    }
+
+    pub(crate) fn response(&self, request_id: &str, change: impl FnOnce(&mut Responses)) {
+        let mut inner = crate::locked(&self.inner);
+        let Inner { counts, answered, .. } = &mut *inner;
+        if !counts.responses.contains_key(request_id) {
+            if answered.len() == KEPT
+                && let Some(oldest) = answered.pop_front()
+            {
+                counts.responses.remove(&oldest);
+            }
+            answered.push_back(request_id.to_owned());
+        }
+        change(counts.responses.entry(request_id.to_owned()).or_default());
+    }
+
     pub(crate) fn read(&self) -> Stats {
         let inner = crate::locked(&self.inner);
-        Stats { prompts: inner.prompts.iter().cloned().collect(), control: inner.control.iter().cloned().collect(), ..inner.counts.clone() }
+        Stats {
+            prompts: inner.prompts.iter().cloned().collect(),
+            control: inner.control.iter().cloned().collect(),
+            environment: inner.environment.iter().cloned().collect(),
+            attachments: inner.attachments.iter().cloned().collect(),
+            ..inner.counts.clone()
+        }
     }
 }
 
@@ -143,5 +227,19 @@ mod tests {
         let control = counters.read().control;
         assert_eq!(control.len(), KEPT);
         assert_eq!(control[0].text, "3");
+    }
+
+    #[test]
+    fn responses_are_counted_by_request_and_bounded() {
+        let counters = Counters::default();
+        counters.response("r", |responses| responses.received += 1);
+        counters.response("r", |responses| responses.received += 1);
+        counters.response("r", |responses| responses.taken += 1);
+        assert_eq!(counters.read().responses_to("r"), Responses { received: 2, taken: 1 });
+        for i in 0..KEPT {
+            counters.response(&i.to_string(), |responses| responses.received += 1);
+        }
+        let stats = counters.read();
+        assert_eq!((stats.responses.len(), stats.responses_to("r")), (KEPT, Responses::default()));
     }
 }

@@ -310,6 +310,9 @@ async fn attachments_are_checked_and_counted() {
     assert_eq!(stored.json()["attachment_id"].as_str().unwrap().len(), 32);
     assert_eq!(upload("image/png", "other").await.json(), json!({ "error": "missing 'file' field" }));
     assert_eq!(upload("text/html", "file").await.json(), json!({ "error": "disallowed mime type \"text/html\"" }));
+    let [kept] = &server.sim.stats().attachments[..] else { panic!("one was taken") };
+    assert_eq!((&*kept.session, kept.file_name.as_deref(), &*kept.mime_type, kept.size), (&*session, Some("f"), "image/png", 5));
+    assert_eq!(stored.json()["attachment_id"], kept.id);
 }
 
 #[tokio::test]
@@ -335,16 +338,4 @@ async fn two_sockets_share_a_turn() {
     assert_eq!((count(&a, "keep_alive"), count(&b, "keep_alive")), (1, 1));
     assert_eq!(count(&a, "result") + count(&b, "result"), 1);
     assert!(count(&a, "streamlined_text") > 0 && count(&b, "streamlined_text") > 0);
-}
-
-#[tokio::test]
-async fn the_coding_channel_knows_no_method() {
-    let server = documented().await;
-    let mut socket = server.connect("/v1/code/ws").await.unwrap();
-    socket.send(json!({ "type": "user" })).await;
-    socket.send(json!({ "type": "code_request", "request_id": "c1", "method": "x" })).await;
-    assert_eq!(
-        socket.next().await.unwrap(),
-        r#"{"type":"code_response","request_id":"c1","ok":false,"error":"code: unknown method \"x\""}"#
-    );
 }

@@ -510,7 +510,6 @@ async fn inbound_nonsense_is_ignored() {
     for nonsense in ["", "{", "null", "[]", r#"{"type":"user","message":{"role":"user","content":"hi"}}"#] {
         socket.socket.send(Message::Text(nonsense.into())).await.unwrap();
     }
-    socket.interrupt().await;
     socket.answer(&json!({ "request_id": "another" }), json!({ "behavior": "allow" })).await;
     assert!(socket.is_silent().await);
     let allow = json!({ "type": "control_response", "response": { "subtype": "success", "request_id": request["request_id"], "response": { "behavior": "allow" } } });
