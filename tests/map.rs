@@ -55,6 +55,12 @@ fn a_transcript_that_stops_is_a_whole_run() {
 }
 
 #[test]
+fn the_mark_that_editors_put_first_belongs_to_no_line() {
+    let text = transcript("chat-text-only");
+    assert_eq!(mapped(Surface::Sse, &format!("\u{feff}{text}")), mapped(Surface::Sse, &text));
+}
+
+#[test]
 fn a_file_is_read_as_standard_input_is() {
     let path = transcript_path("chat-thinking");
     let output = map(&["--to", "sse", path.to_str().expect("a UTF-8 path")], "");

@@ -67,7 +67,8 @@ Examples:
   interline demo --listen 127.0.0.1:8080
 
 What to send: any sentence is played by a small scripted agent. `quick` in it leaves out questions, `ask`, `question`, `form` and
-`long` choose scenes; `play chat-with-tools` plays a recorded run.")]
+`long` choose scenes; `play chat-with-tools` plays a recorded run; `scene permission` and `fault drop 3` are two of many that
+`interline sim --help` lists.")]
 pub(crate) struct Demo {
     /// Listen here; only loopback addresses, since everybody is let in.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9091")]
@@ -84,8 +85,13 @@ Examples:
   interline sim --listen 127.0.0.1:7003 --transcripts recordings
   interline sim --voice observed --pace 0
 
-Prompts: `play NAME` plays NAME.jsonl, waiting for the client at each ask; `fault drop 3`, `fault silent`, `fault bad-frames` and others
-misbehave; anything else is a small scripted agent.")]
+Prompts:
+  play NAME    plays NAME.jsonl, waiting for the client at each ask
+  flood N      N text frames at full speed
+  scene NAME   permission, questions, form, link, asks N, subagent, overtake, replayed [MS], settings [MS], task MS, compaction
+  fault NAME   drop N, gap N, silent, hang-after N, no-result, bad-frames, recoverable, compact-failed, redelivered, error, late-result,
+               busy MS, cli MS, cancel clean|silent|no-result|error|late MS|success, deaf MS [form], pause, http STATUS
+Anything else is played by a small scripted agent; the words quick, ask, question, form and long choose what it does.")]
 pub(crate) struct Sim {
     /// Listen here; port 0 takes any free one.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7003")]
@@ -99,6 +105,9 @@ pub(crate) struct Sim {
     /// A factor on every pause of the agent: 1 is the real rhythm, 0 waits never.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub(crate) pace: f64,
+    /// A factor on how long asks and unfetched control messages last: at 1 permissions 30 s, forms 5 min, control messages 30 s.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    pub(crate) limits: f64,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -101,8 +101,10 @@ fn read(file: Option<&Path>) -> Result<String, MapError> {
         None => ("standard input".to_owned(), io::stdin().lock().read_to_end(&mut bytes)),
     };
     done.map_err(|error| MapError::Read(name, error))?;
+    // Editors put a mark before the first line, which belongs to none.
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     // What is no UTF-8 is no frame either; the rest of the file is still worth reading.
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
 /// Translates a transcript.

@@ -19,7 +19,8 @@ pub(crate) async fn run(args: args::Sim) -> Result<(), Box<dyn Error>> {
         args::Voice::Observed => Voice::Observed,
     };
     let pace = if args.pace == 0.0 { Pace::none() } else { Pace::times(args.pace) };
-    let simulator = Simulator::new(Options { voice, pace, transcripts: args.transcripts, ..Options::default() })?;
+    let options = Options { voice, pace, transcripts: args.transcripts, ..Options::default() };
+    let simulator = Simulator::new(options.with_limits(args.limits))?;
     let listener = bind(&args.listen.to_string()).await?;
     let base = format!("http://{}", listener.local_addr()?);
     println!("Simulated agent server, {voice} voice, at {base}");

@@ -12,6 +12,8 @@ pub struct RunConfig {
     pub recoverable_error_ms: u64,
     /// Milliseconds without a frame until a run fails; off while an ask is open.
     pub max_idle_ms: u64,
+    /// Bytes that the frames of one run may come to; it is ended by the one that exceeds them. All of them are kept as long as their session.
+    pub max_bytes: usize,
     /// Milliseconds that the upstream has to answer a control request.
     pub control_ms: u64,
     /// How many runs of one session may wait for their turn, where they may.
@@ -32,6 +34,7 @@ impl Default for RunConfig {
             stop_grace_ms: 3_000,
             recoverable_error_ms: 30_000,
             max_idle_ms: 3_600_000,
+            max_bytes: 256 * 1024 * 1024,
             control_ms: 5_000,
             max_queued: 16,
             max_active: 256,

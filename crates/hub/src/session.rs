@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use interline_journal::Log;
 use interline_model::{
-    Actor, Answer, Ask, AskId, AskOutcome, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, ForcedEnd, Json, Millis, NoticeLevel,
+    Actor, Answer, Ask, AskId, AskOutcome, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, FailureKind, ForcedEnd, Json, Millis, NoticeLevel,
     Outcome, Principal, Reader, Record, RunAccepted, RunId, SessionId, Text, Usage, What, Writer,
 };
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -78,6 +78,8 @@ struct Run {
     stop_at: Option<Millis>,
     error_at: Option<Millis>,
     frame_at: Millis,
+    /// What its frames came to, in bytes.
+    bytes: usize,
 }
 
 /// A run as lists show it.
@@ -473,7 +475,7 @@ impl Session {
         };
         state.model = Some(accepted.model.clone());
         let headless = accepted.headless;
-        state.runs.push(Run { info, headless, commands: sender, over: over.clone(), stop_at: None, error_at: None, frame_at: started_at });
+        state.runs.push(Run { info, headless, commands: sender, over: over.clone(), stop_at: None, error_at: None, frame_at: started_at, bytes: 0 });
         self.busy.send_replace(true);
         self.telemetry.run_started();
         self.active.fetch_add(1, Ordering::Relaxed);
@@ -492,6 +494,14 @@ impl Session {
         };
         if latest.info.status != RunStatus::Running {
             self.telemetry.late_frame();
+            return Flow::Over;
+        }
+        latest.bytes = latest.bytes.saturating_add(frame.len());
+        if latest.bytes > self.timers.run.max_bytes {
+            let _ = latest.commands.send(Command::Stop);
+            let message = format!("the run was ended because it said more than {} bytes (run.max_bytes)", self.timers.run.max_bytes);
+            let end = ForcedEnd::Refused { kind: FailureKind::Internal, message: Text::from(message) };
+            self.append(&mut state, Body::Fact(Fact::EndForced(end)));
             return Flow::Over;
         }
         // A recoverable error among what this frame means sets its own time in `note`.

@@ -137,6 +137,14 @@ async fn a_session_keeps_its_cell() {
 }
 
 #[tokio::test]
+async fn a_run_without_an_end_to_its_words_is_ended() {
+    let (hub, access) = hub_with(RunConfig { max_bytes: 20, ..RunConfig::default() });
+    let (session, run) = hub.start(&access, request("0123456789 0123456789 one-more and-more end")).unwrap();
+    assert_eq!(lines(&session, run).await, ["start", "0123456789", "0123456789", "over"]);
+    assert_eq!(session.run_info(run).unwrap().status, RunStatus::Failed);
+}
+
+#[tokio::test]
 async fn sessions_at_rest_make_room_and_are_forgotten() {
     let (hub, access) = hub_with(RunConfig { max_sessions: 2, keep_ms: 0, ..RunConfig::default() });
     let (first, run) = hub.start(&access, request("a end")).unwrap();
