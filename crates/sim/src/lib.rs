@@ -188,6 +188,11 @@ impl Simulator {
     pub fn stats(&self) -> Stats {
         self.state.counters.read()
     }
+
+    /// The `control_response`s to one request, without a copy of everything else.
+    pub fn responses_to(&self, request_id: &str) -> Responses {
+        self.state.counters.responses_to(request_id)
+    }
 }
 
 /// Locks, whatever happened to the last holder: every critical section here leaves its data whole.

@@ -195,6 +195,10 @@ impl Counters {
         change(counts.responses.entry(request_id.to_owned()).or_default());
     }
 
+    pub(crate) fn responses_to(&self, request_id: &str) -> Responses {
+        crate::locked(&self.inner).counts.responses_to(request_id)
+    }
+
     pub(crate) fn read(&self) -> Stats {
         let inner = crate::locked(&self.inner);
         Stats {

@@ -201,7 +201,7 @@ async fn a_settled_ask_is_sent_again_and_a_second_answer_counts_for_nothing() {
         assert_eq!(again, asked);
         socket.answer(&again, json!({ "behavior": "deny" })).await;
         assert!(text(&socket.until_result().await).contains("It was answered already. "));
-        assert_eq!(server.sim.stats().responses_to(id(&asked)), Responses { received: 2, taken: 1 });
+        assert_eq!(server.sim.responses_to(id(&asked)), Responses { received: 2, taken: 1 });
     }
 }
 
@@ -213,10 +213,10 @@ async fn answers_that_nobody_fetches_in_time_are_gone_and_a_second_one_counts() 
         let asked = request(&mut socket).await;
         socket.answer(&asked, json!({ "behavior": "allow" })).await;
         tokio::time::sleep(Duration::from_millis(600)).await;
-        assert_eq!(server.sim.stats().responses_to(id(&asked)), Responses { received: 1, taken: 0 });
+        assert_eq!(server.sim.responses_to(id(&asked)), Responses { received: 1, taken: 0 });
         socket.answer(&asked, json!({ "behavior": "deny" })).await;
         assert!(text(&socket.until_result().await).contains("Not allowed. "));
-        assert_eq!(server.sim.stats().responses_to(id(&asked)), Responses { received: 2, taken: 1 });
+        assert_eq!(server.sim.responses_to(id(&asked)), Responses { received: 2, taken: 1 });
     }
     assert_eq!(server.sim.stats().discarded, 2);
 
@@ -270,6 +270,6 @@ async fn a_late_answer_to_a_permission_counts_for_nothing() {
     socket.answer(&asked, json!({ "behavior": "allow" })).await;
     socket.answer(&again, json!({ "behavior": "allow" })).await;
     socket.until_result().await;
-    assert_eq!(server.sim.stats().responses_to(id(&asked)), Responses { received: 1, taken: 0 });
-    assert_eq!(server.sim.stats().responses_to(id(&again)).taken, 1);
+    assert_eq!(server.sim.responses_to(id(&asked)), Responses { received: 1, taken: 0 });
+    assert_eq!(server.sim.responses_to(id(&again)).taken, 1);
 }
