@@ -1,13 +1,14 @@
 //! Actions beside the runs: compaction, cost, uploads, resuming.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use interline_hub::{Action, ActionError, Gate, NewSession, RunCredential, Session, StartRun, Upload};
 use interline_model::{Answer, Json};
 use interline_sim::Voice;
 use interline_upstream_native::{Kind, LinkConfig, Mode};
+use tokio::time::Instant;
 
 use crate::rude::{CREATED, Do, RESULT, STAY, Seen, Setup, Step, cloud_with, result, script, sentinel, setup, text};
 use crate::world::{Watched, World, config, end_of, fast, hub, is_completed, is_interrupted, request, sim, text_of, until};
@@ -117,7 +118,11 @@ async fn an_upload_makes_the_session_that_the_first_run_takes() {
     assert!(is_completed(&again(&setup, &session).outcome().await));
     assert_eq!(seen.requests("POST /v1/code/sessions").iter().filter(|line| line.ends_with("/sessions")).count(), 1);
     assert_eq!(seen.requests("/b1/messages").len(), 1);
-    let (head, body) = seen.bodies.lock().unwrap().iter().find(|(head, _)| head.contains("/attachments")).unwrap().clone();
+    let (head, body) = {
+        let whole = seen.whole.lock().unwrap();
+        let upload = whole.iter().find(|request| request.head.contains("/attachments")).unwrap();
+        (upload.head.clone(), upload.body.clone())
+    };
     assert!(head.to_lowercase().contains("authorization: bearer canary-credential"), "{head}");
     assert!(head.contains("multipart/form-data; boundary="), "{head}");
     let body = String::from_utf8_lossy(&body);

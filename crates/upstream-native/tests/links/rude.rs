@@ -22,7 +22,7 @@ pub(crate) enum Do {
     Reply(u16, String),
     Socket(Vec<Step>),
     /// That, after so many milliseconds.
-    Later(u64, Box<Do>),
+    Later(u64, Box<Self>),
     /// Nothing, with the connection open.
     Hang,
     /// Nothing, and the connection is closed.
@@ -54,12 +54,17 @@ pub(crate) enum Step {
 /// Ends a script: as the connection stays open, with answers to pings, until the client closes.
 pub(crate) const STAY: Option<Step> = None;
 
+/// A request.
+pub(crate) struct Whole {
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
 #[derive(Clone, Default)]
 pub(crate) struct Seen {
     /// Method and target of each request.
     requests: Arc<Mutex<Vec<String>>>,
-    /// Head and body of each request.
-    pub(crate) bodies: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    pub(crate) whole: Arc<Mutex<Vec<Whole>>>,
     pub(crate) texts: Arc<Mutex<Vec<String>>>,
     pub(crate) closes: Arc<Mutex<Vec<u16>>>,
 }
@@ -96,7 +101,7 @@ async fn connection(mut stream: TcpStream, seen: &Seen, script: &(dyn Fn(&str, u
         |name: &str| head.lines().find_map(|line| line.split_once(": ").filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v));
     let mut body = vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
     stream.read_exact(&mut body).await.ok()?;
-    seen.bodies.lock().unwrap().push((head.clone(), body));
+    seen.whole.lock().unwrap().push(Whole { head: head.clone(), body });
     let line = head.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned();
     let path = line.split('?').next().unwrap().to_owned();
     let before = {

@@ -1,12 +1,13 @@
 //! Stopping: twice, before the start, during an ask, in the middle of sub-agents, and with every way servers end or fail to end
 //! (native-ws.md §6.8).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use interline_hub::{AnswerError, StartRun};
+use interline_hub::{AnswerError, Settings, StartRun};
 use interline_model::{Actor, Answer, Outcome, Text};
 use interline_sim::{Voice, flood_text};
 use interline_upstream_native::{Kind, LinkConfig, Mode};
+use tokio::time::Instant;
 
 use crate::rude::{CREATED, Do, RESULT, STAY, Seen, Setup, Step, cloud_with, script, sentinel, setup, text, texts};
 use crate::world::{Line, Watched, World, end_of, fast, is_completed, is_interrupted, request, sim, text_of, until};
@@ -310,6 +311,48 @@ async fn a_bridge_ends_an_interrupted_turn_in_its_own_ways() {
         assert_eq!(text_of(&run.lines().await), texts(1), "{what}");
         assert!(is_completed(&again(&setup, &run).outcome().await), "{what}");
         assert_eq!(seen.requests("/ws").len(), 2, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_asked_for_while_a_run_waits_for_its_turn_is_asked_for_then() {
+    let (setup, seen) = bridge(fast(), |line, n| match line {
+        _ if line.contains("/ws") && n == 0 => {
+            Some(script([Some(Step::Text(RESULT.to_owned())), Some(Step::Wait(400)), Some(sentinel()), Some(Step::Close(1000))]))
+        }
+        _ if line.contains("/ws") => {
+            let result = RESULT.replace("\"r\"", "\"r2\"");
+            let steps = [Some(Step::Read), Some(Step::Acknowledge), Some(text(1)), Some(Step::Text(result)), Some(sentinel())];
+            Some(script(steps.into_iter().chain([Some(Step::Close(1000))])))
+        }
+        _ => None,
+    })
+    .await;
+    let first = setup.start();
+    assert!(is_completed(&first.outcome().await));
+    let settings = Settings { permission_mode: Some("plan".into()), ..Settings::default() };
+    let start = StartRun { session: Some(first.session.id().clone()), settings, ..request("again") };
+    let lines = Watched::start(&setup.hub, &setup.access, start).lines().await;
+    assert!(is_completed(&end_of(&lines)), "{lines:?}");
+    let sent = seen.texts.lock().unwrap().clone();
+    assert!(sent.len() == 1 && sent[0].contains(r#""subtype":"set_permission_mode","mode":"plan""#), "{sent:?}");
+}
+
+#[tokio::test]
+async fn however_many_watch_a_turn_it_has_one_socket() {
+    // Two would take frames from each other (§4.3).
+    for voice in VOICES {
+        let world = World::new(sim(voice), Kind::Bridge, Mode::Chat, fast()).await;
+        let run = world.start("fault drop 5");
+        let watching: Vec<_> = (0..3).map(|_| run.lines()).collect();
+        let mut all = Vec::new();
+        for lines in watching {
+            all.push(lines.await);
+        }
+        assert!(is_completed(&end_of(&all[0])), "{voice} {all:?}");
+        assert!(all.iter().all(|lines| *lines == all[0]), "{voice}");
+        // One, and one after the break.
+        assert_eq!(world.sim.stats().sockets, 2, "{voice}");
     }
 }
 
