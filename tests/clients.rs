@@ -123,20 +123,44 @@ async fn plain_websocket_on_the_native_surface() {
     }
 }
 
+/// What a person at the demo's page sees, a value for each prompt.
+async fn demo_page(prompts: &[&str], args: &[&str]) -> Vec<serde_json::Value> {
+    let demo = Program::start(INTERLINE, &["demo", "--listen", "127.0.0.1:0"]).await;
+    let prompts = prompts.iter().flat_map(|prompt| ["--prompt", prompt]);
+    let seen = Client::new("browser.mjs", demo.base()).args(prompts).args(args).run().await.content();
+    seen.json_lines()
+}
+
+/// Both columns show the same, and nothing went wrong.
+fn columns_agree(seen: &serde_json::Value, outcome: &str) {
+    assert_eq!(seen["sse_text"], seen["socketio_text"], "{seen}");
+    assert_eq!(seen["sse_tools"], seen["socketio_tools"], "{seen}");
+    assert_eq!((seen["sse_outcome"].as_str(), seen["socketio_outcome"].as_str()), (Some(outcome), Some(outcome)), "{seen}");
+    assert!(seen["problem"].is_null(), "{seen}");
+}
+
 #[tokio::test]
 async fn chromium_on_the_demo_page() {
-    let demo = Program::start(INTERLINE, &["demo", "--listen", "127.0.0.1:0"]).await;
-    let seen = Client::new("browser.mjs", demo.base()).args(["--prompt", "What does median do, please?"]).run().await.content();
-    let seen = seen.json_lines().pop().expect("one line");
-    assert_eq!(seen["sse_text"], seen["socketio_text"], "{seen}");
-    assert!(seen["sse_text"].as_str().is_some_and(|text| text.len() > 20), "{seen}");
-    assert_eq!((seen["sse_outcome"].as_str(), seen["socketio_outcome"].as_str()), (Some("done"), Some("done")), "{seen}");
+    let prompts = ["What does median do, please?", "And once more?", "a form", "quick", "one question, nothing else"];
+    for answered in ["sse", "socketio"] {
+        let seen = demo_page(&prompts, &["--column", answered, "--over", "both"]).await;
+        assert_eq!(seen.len(), prompts.len());
+        for (seen, prompt) in seen.iter().zip(prompts) {
+            columns_agree(seen, "done");
+            let text = seen["sse_text"].as_str().unwrap_or_default();
+            assert!(text.ends_with(&format!("That is all there is to do for “{prompt}”.")), "{seen}");
+            assert_eq!(text.matches("I'll look at the file first.").count(), 1, "{seen}");
+            let waited = seen["states"].as_array().is_some_and(|states| states.iter().any(|state| state == "waiting"));
+            assert_eq!(waited, prompt != "quick", "{seen}");
+        }
+        let tools = seen[0]["sse_tools"].to_string();
+        assert!(tools.contains("cargo test --quiet") && tools.contains("Where should the result go?"), "{tools}");
+    }
 }
 
 #[tokio::test]
 async fn chromium_stops_a_run() {
-    let demo = Program::start(INTERLINE, &["demo", "--listen", "127.0.0.1:0"]).await;
-    let seen = Client::new("browser.mjs", demo.base()).args(["--prompt", "a long answer", "--stop"]).run().await.content();
-    let seen = seen.json_lines().pop().expect("one line");
-    assert_eq!((seen["sse_outcome"].as_str(), seen["socketio_outcome"].as_str()), (Some("interrupted"), Some("interrupted")), "{seen}");
+    for seen in demo_page(&["a long answer", "another long answer"], &["--over", "both", "--stop"]).await {
+        columns_agree(&seen, "interrupted");
+    }
 }

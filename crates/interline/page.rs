@@ -1,4 +1,4 @@
-//! The demo's page: one prompt, live on SSE and Socket.IO side by side. Three static files, no others are fetched.
+//! The demo's page: one prompt, live on SSE and Socket.IO side by side. A few static files, no others are fetched.
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, header};
@@ -9,12 +9,24 @@ use axum::routing::get;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self' ws: wss:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// `/` and the two files it needs.
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Where each file is, what it is, and its bytes.
+const FILES: [(&str, &str, &[u8]); 7] = [
+    ("/", HTML, include_bytes!("page/index.html")),
+    ("/demo.css", CSS, include_bytes!("page/demo.css")),
+    ("/demo.js", SCRIPT, include_bytes!("page/demo.js")),
+    ("/card.js", SCRIPT, include_bytes!("page/card.js")),
+    ("/column.js", SCRIPT, include_bytes!("page/column.js")),
+    ("/socketio.js", SCRIPT, include_bytes!("page/socketio.js")),
+    ("/sse.js", SCRIPT, include_bytes!("page/sse.js")),
+];
+
+/// `/` and the files it needs.
 pub(crate) fn router() -> Router {
-    Router::new()
-        .route("/", get(async || file("text/html; charset=utf-8", include_bytes!("page/index.html"))))
-        .route("/demo.css", get(async || file("text/css; charset=utf-8", include_bytes!("page/demo.css"))))
-        .route("/demo.js", get(async || file("text/javascript; charset=utf-8", include_bytes!("page/demo.js"))))
+    FILES.into_iter().fold(Router::new(), |router, (path, kind, bytes)| router.route(path, get(async move || file(kind, bytes))))
 }
 
 fn file(kind: &'static str, bytes: &'static [u8]) -> Response {

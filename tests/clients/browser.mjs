@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-// A person at the demo page, in headless Chromium: types a prompt, sends it, answers, and reads what the two columns
-// show once both have ended. Prints one line: the texts and the outcomes. An error that the page does not catch fails
-// the program.
+// A person at the demo page, in headless Chromium: types prompts, one as soon as the one before has ended, sends them,
+// answers, and reads what the two columns show once both have ended. Prints one line for each prompt: the texts, the
+// tools, and the outcomes. An error that the page does not catch fails the program, and so does one that it shows.
 
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -25,15 +25,21 @@ const FLAGS = [
 ];
 const POLL_MS = 50;
 const COLUMNS = ["sse", "socketio"];
+/** What the ids of a side's buttons end with, for each prompt in turn. */
+const BUTTONS = { sse: [""], socketio: ["-socketio"], both: ["", "-socketio"] };
 
 await run(async () => {
   const args = programArguments({
-    prompt: { type: "string" },
+    prompt: { type: "string", multiple: true },
+    over: { type: "string", default: "sse" },
     answer: { type: "string", default: "allow" },
+    column: { type: "string" },
     screenshot: { type: "string" },
     stop: { type: "boolean", default: false },
   });
   required(args, "prompt");
+  const buttons = BUTTONS[args.over];
+  if (buttons === undefined) throw new Error("--over takes sse, socketio or both");
   const profile = mkdtempSync(join(tmpdir(), "interline-browser-"));
   process.on("exit", () => rmSync(profile, { recursive: true, force: true, maxRetries: 5 }));
   const context = await chromium.launchPersistentContext(profile, {
@@ -50,29 +56,40 @@ await run(async () => {
   page.on("crash", () => fail("the page crashed"));
 
   await page.goto(`${args.base}/`, { waitUntil: "load" });
-  await page.fill("#prompt", args.prompt);
-  await page.click("#send");
+  for (const [number, prompt] of args.prompt.entries()) {
+    const side = buttons[number % buttons.length];
+    await page.fill("#prompt", prompt);
+    await page.click(`#send${side}`);
+    print(await follow(page, args, side));
+  }
+  if (args.screenshot !== undefined) await page.screenshot({ path: args.screenshot, fullPage: true });
+  await context.close();
+});
 
+/** Answers, and perhaps stops, until both columns have ended; gives what they show, and in which states both were seen. */
+async function follow(page, args, side) {
   let stopped = !args.stop;
+  const states = new Set();
   while (!(await bothEnded(page))) {
     if (!stopped && (await anyText(page))) {
-      await page.click("#stop");
+      await page.click(`#stop${side}`);
       stopped = true;
     }
-    if (args.answer !== "none") await answer(page, args.answer);
+    const seen = await Promise.all(COLUMNS.map((each) => page.locator(`#${each} [data-state]`).getAttribute("data-state")));
+    if (seen[0] === seen[1]) states.add(seen[0]);
+    if (args.answer !== "none") await answer(page, args);
     await page.waitForTimeout(POLL_MS);
   }
   if (!stopped) throw new Error("the run ended before there was a text to stop at");
-
-  const seen = {};
-  for (const column of COLUMNS) seen[`${column}_text`] = await page.locator(`#${column} .answer`).textContent();
+  const problem = page.locator("#problem:visible");
+  const seen = { states: [...states], problem: (await problem.count()) > 0 ? await problem.textContent() : null };
   for (const column of COLUMNS) {
+    seen[`${column}_text`] = await page.locator(`#${column} .answer`).textContent();
+    seen[`${column}_tools`] = await page.locator(`#${column} .tool`).allTextContents();
     seen[`${column}_outcome`] = await page.locator(`#${column} [data-state]`).getAttribute("data-outcome");
   }
-  if (args.screenshot !== undefined) await page.screenshot({ path: args.screenshot, fullPage: true });
-  print(seen);
-  await context.close();
-});
+  return seen;
+}
 
 async function bothEnded(page) {
   const ended = await Promise.all(COLUMNS.map((each) => page.locator(`#${each} [data-state="ended"]`).count()));
@@ -85,8 +102,9 @@ async function anyText(page) {
 }
 
 /** Clicks the first visible button of the verdict, and waits until that button is gone or of no use any more. */
-async function answer(page, verdict) {
-  const button = await page.$(`[data-answer="${verdict}"]:visible:enabled`);
+async function answer(page, { answer: verdict, column }) {
+  const within = column === undefined ? "" : `#${column} `;
+  const button = await page.$(`${within}[data-answer="${verdict}"]:visible:enabled`);
   if (button === null) return;
   const isUsable = (each) => each.isConnected && !each.disabled && each.checkVisibility();
   try {
