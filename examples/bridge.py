@@ -9,7 +9,7 @@ import sys
 
 import aiohttp
 
-BASE = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:9091"
+BASE = (sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:9091").rstrip("/")
 PROMPT = sys.argv[2] if len(sys.argv) > 2 else "What does median do?"
 
 
@@ -17,8 +17,21 @@ def first_label(question):
     return question["options"][0]["label"] if question.get("options") else "you decide"
 
 
+def filled_in(schema):
+    """What a form takes: its defaults, and of what else it demands the first choice."""
+    first = {"boolean": True, "integer": 0, "number": 0, "array": []}
+    content = {}
+    for name, member in schema.get("properties", {}).items():
+        if "default" in member:
+            content[name] = member["default"]
+        elif name in schema.get("required", []):
+            choices = member.get("enum") or [each["const"] for each in member.get("oneOf", [])]
+            content[name] = choices[0] if choices else member.get("minimum", first.get(member.get("type"), "you decide"))
+    return content
+
+
 def answer(frame):
-    """Asks nobody: permissions are given, questions get their first option, forms are declined."""
+    """Asks nobody: permissions are given, questions get their first option, forms their defaults."""
     request = frame["request"]
     if request["subtype"] == "can_use_tool":
         given = dict(request["input"])
@@ -26,7 +39,7 @@ def answer(frame):
             given["answers"] = {each["question"]: first_label(each) for each in questions}
         kind, response = "permission_response", {"behavior": "allow", "updatedInput": given}
     elif request["subtype"] == "elicitation":
-        kind, response = "elicitation_response", {"action": "decline"}
+        kind, response = "elicitation_response", {"action": "accept", "content": filled_in(request.get("requested_schema") or {})}
     else:
         return None  # not for a person
     print(f"\n[asked] {request.get('tool_name') or request.get('message')}\n[answered] {json.dumps(response)}")

@@ -6,6 +6,7 @@
 set -euo pipefail
 
 base="${1:-http://127.0.0.1:9091}"
+base="${base%/}"
 prompt="${2:-What does median do?}"
 cell="$base/cells/my-cell"
 
@@ -33,7 +34,7 @@ follow() {
         type="$(member type "${line%%,*}")"
         case "$type" in
             run_start) run="$(member run_id "$line")" ;;
-            approval_request) # a question takes {"answers":{"its text":"a label"}} as well
+            approval_request) # a question takes {"answers":{"its text":"a label"}} as well, a form {"content":{"its field":"a value"}}
                 call "$cell/hitl/$(member request_id "$line")" -d '{"grant":"allow"}'
                 echo
                 ;;

@@ -5,7 +5,8 @@
 
 import WebSocket from "ws"; // browsers, and Node from 22 on, have it built in: without this line it works there, too
 
-const [base = "http://127.0.0.1:9091", prompt = "What does median do?"] = process.argv.slice(2);
+const [server = "http://127.0.0.1:9091", prompt = "What does median do?"] = process.argv.slice(2);
+const base = server.replace(/\/+$/, "");
 const ATTEMPTS = 5;
 
 const response = await fetch(`${base}/v1/agent/sessions`, {
@@ -64,7 +65,16 @@ function see(socket, frame) {
   }
 }
 
-/** Asks nobody: permissions are given, questions get their first option, forms are declined. */
+/** What a form takes: its defaults, and of what else it demands the first choice. */
+function filledIn({ properties = {}, required = [] }) {
+  const first = { boolean: true, integer: 0, number: 0, array: [] };
+  const value = (member) =>
+    member.default ?? member.enum?.[0] ?? member.oneOf?.[0].const ?? member.minimum ?? first[member.type] ?? "you decide";
+  const wanted = Object.entries(properties).filter(([name, member]) => required.includes(name) || member.default !== undefined);
+  return Object.fromEntries(wanted.map(([name, member]) => [name, value(member)]));
+}
+
+/** Asks nobody: permissions are given, questions get their first option, forms their defaults. */
 function answer(socket, { request_id, request }) {
   let kind;
   let response;
@@ -76,7 +86,7 @@ function answer(socket, { request_id, request }) {
     response = { behavior: "allow", updatedInput: { ...request.input, ...answers } };
   } else if (request.subtype === "elicitation") {
     kind = "elicitation_response";
-    response = { action: "decline" };
+    response = { action: "accept", content: filledIn(request.requested_schema ?? {}) };
   } else {
     return; // not for a person
   }

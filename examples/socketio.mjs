@@ -5,7 +5,8 @@
 
 import { io } from "socket.io-client";
 
-const [base = "http://127.0.0.1:9091", prompt = "What does median do?"] = process.argv.slice(2);
+const [server = "http://127.0.0.1:9091", prompt = "What does median do?"] = process.argv.slice(2);
+const base = server.replace(/\/+$/, "");
 const token = "any"; // yours, where tokens are wanted
 
 async function rest(path, body) {
@@ -41,14 +42,21 @@ function seeTurn({ turn_id, role, status, blocks, tool_calls }) {
   }
 }
 
-/** Asks nobody: the first option of each question, which for a permission is to allow. */
+/** Asks nobody: the first option of each question, which for a permission is to allow. The fields of a form are questions, too. */
 function answer({ id, arguments: json }) {
   questions.delete(id);
-  const asked = JSON.parse(json).questions;
-  for (const { question, options } of asked) console.log(`[asked] ${question} ${options.map(({ label }) => label).join(" / ")}`);
-  const selections = Object.fromEntries(asked.map((_, number) => [number, [0]]));
-  const askuser_answer = { tool_call_id: id, selections, custom: {} };
-  socket.emit("chat:send", { session_id, message: "", askuser_answer });
+  const { questions: asked, ask } = JSON.parse(json);
+  const [selections, custom] = [{}, {}];
+  for (const [number, { question, header, options }] of asked.entries()) {
+    console.log(`[asked] ${question} ${options.map(({ label }) => label).join(" / ")}`);
+    const field = number > 0 ? ask?.input.requested_schema?.properties[header] : undefined; // only forms have them
+    const preset = (field?.enum ?? [true, false]).indexOf(field?.default); // its values are the options, in this order
+    const skip = options.findIndex(({ label }) => field && label === "Skip"); // what has no default and may stay empty stays so
+    if (field?.default !== undefined && preset < 0) custom[number] = String(field.default);
+    else if (options.length > 0) selections[number] = [[preset, skip, 0].find((option) => option >= 0)];
+    else custom[number] = String(field?.minimum ?? "you decide");
+  }
+  socket.emit("chat:send", { session_id, message: "", askuser_answer: { tool_call_id: id, selections, custom } });
 }
 
 /** The turns that ended unseen. One that is still open comes with the subscription. */
@@ -82,7 +90,8 @@ socket.on("turn:patch", ({ turn_id, patch_type, data }) => {
   if (patch_type === "add_content" && data.type === "text" && !finished.has(turn_id)) {
     show(turn_id, (texts.get(turn_id) ?? "") + data.text_delta);
   }
-  if (patch_type === "add_tool_call") console.log(`\n[tool] ${data.display_name}`);
+  // What is asked is a call, too; it is shown when it is answered.
+  if (patch_type === "add_tool_call" && !data.tool_name.includes("AskUserQuestion")) console.log(`\n[tool] ${data.display_name}`);
   if (patch_type === "tool_result") questions.delete(data.tool_call_id); // answered, perhaps by somebody else
 });
 socket.on("turn:end", seeTurn);

@@ -11,7 +11,7 @@ import sys
 import aiohttp
 import socketio  # no file beside this one may have that name
 
-BASE = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:9091"
+BASE = (sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:9091").rstrip("/")
 PROMPT = sys.argv[2] if len(sys.argv) > 2 else "What does median do?"
 TOKEN = "any"  # yours, where tokens are wanted
 
@@ -89,7 +89,7 @@ class Chat:
         turn_id, kind, data = patch["turn_id"], patch["patch_type"], patch["data"]
         if kind == "add_content" and data["type"] == "text" and turn_id not in self.finished:
             self.show(turn_id, self.texts.get(turn_id, "") + data["text_delta"])
-        elif kind == "add_tool_call":
+        elif kind == "add_tool_call" and "AskUserQuestion" not in data["tool_name"]:  # what is asked is a call, too
             print(f"\n[tool] {data['display_name']}")
         elif kind == "tool_result":
             self.questions.pop(data["tool_call_id"], None)  # answered, perhaps by somebody else
@@ -110,12 +110,25 @@ class Chat:
             self.end.set_result(status)
 
     async def answer(self, call):
-        """Asks nobody: the first option of each question, which for a permission is to allow."""
-        asked = json.loads(call["arguments"])["questions"]
-        for question in asked:
-            print(f"[asked] {question['question']} {' / '.join(option['label'] for option in question['options'])}")
-        selections = {str(number): [0] for number in range(len(asked))}
-        answer = {"tool_call_id": call["id"], "selections": selections, "custom": {}}
+        """Asks nobody: the first option of each question, which for a permission is to allow. The fields of a form are
+        questions, too."""
+        asked = json.loads(call["arguments"])
+        fields = asked.get("ask", {}).get("input", {}).get("requested_schema", {}).get("properties", {})
+        selections, custom = {}, {}
+        for number, question in enumerate(asked["questions"]):
+            labels = [option["label"] for option in question["options"]]
+            print(f"[asked] {question['question']} {' / '.join(labels)}")
+            field = fields.get(question.get("header"), {}) if number > 0 else {}
+            default = field.get("default")
+            values = [True, False] if field.get("type") == "boolean" else field.get("enum", [])  # the options, in this order
+            if default is not None and default not in values:
+                custom[str(number)] = str(default)
+            elif labels:  # what has no default and may stay empty stays so
+                skip = labels.index("Skip") if field and "Skip" in labels else 0
+                selections[str(number)] = [skip if default is None else values.index(default)]
+            else:
+                custom[str(number)] = str(field.get("minimum", "you decide"))
+        answer = {"tool_call_id": call["id"], "selections": selections, "custom": custom}
         await self.emit("chat:send", message="", askuser_answer=answer)
 
 

@@ -5,7 +5,8 @@
 
 import { setTimeout as sleep } from "node:timers/promises";
 
-const [base = "http://127.0.0.1:9091", prompt = "What does median do?"] = process.argv.slice(2);
+const [server = "http://127.0.0.1:9091", prompt = "What does median do?"] = process.argv.slice(2);
+const base = server.replace(/\/+$/, "");
 const cell = `${base}/cells/my-cell`;
 const ATTEMPTS = 5;
 
@@ -56,12 +57,21 @@ async function* run(prompt) {
   throw new Error("the run is out of reach");
 }
 
-/** Asks nobody: permissions are given, questions get their first option. A frontend shows `arguments` and waits. */
+/** What a form takes: its defaults, and of what else it demands the first choice. */
+function filledIn({ properties = {}, required = [] }) {
+  const first = { boolean: true, integer: 0, number: 0, array: [] };
+  const value = (member) =>
+    member.default ?? member.enum?.[0] ?? member.oneOf?.[0].const ?? member.minimum ?? first[member.type] ?? "you decide";
+  const wanted = Object.entries(properties).filter(([name, member]) => required.includes(name) || member.default !== undefined);
+  return Object.fromEntries(wanted.map(([name, member]) => [name, value(member)]));
+}
+
+/** Asks nobody: permissions are given, questions get their first option, forms their defaults. A frontend shows `arguments` and waits. */
 async function answer({ request_id, tool_name, arguments: input }) {
   const first = ({ question, options }) => [question, options?.[0]?.label ?? "you decide"];
-  const body = input.questions
-    ? { grant: "allow", answers: Object.fromEntries(input.questions.map(first)) }
-    : { grant: "allow" };
+  const body = { grant: "allow" };
+  if (input.questions) body.answers = Object.fromEntries(input.questions.map(first));
+  if (input.requested_schema) body.content = filledIn(input.requested_schema);
   console.log(`\n[asked] ${tool_name} ${JSON.stringify(input)}\n[answered] ${JSON.stringify(body)}`);
   await request(`/hitl/${encodeURIComponent(request_id)}`, body);
 }

@@ -10,7 +10,7 @@ import time
 
 import requests
 
-BASE = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:9091"
+BASE = (sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:9091").rstrip("/")
 PROMPT = sys.argv[2] if len(sys.argv) > 2 else "What does median do?"
 CELL = f"{BASE}/cells/my-cell"
 ATTEMPTS = 5
@@ -59,11 +59,27 @@ def first_label(question):
     return question["options"][0]["label"] if question.get("options") else "you decide"
 
 
+def filled_in(schema):
+    """What a form takes: its defaults, and of what else it demands the first choice."""
+    first = {"boolean": True, "integer": 0, "number": 0, "array": []}
+    content = {}
+    for name, member in schema.get("properties", {}).items():
+        if "default" in member:
+            content[name] = member["default"]
+        elif name in schema.get("required", []):
+            choices = member.get("enum") or [each["const"] for each in member.get("oneOf", [])]
+            content[name] = choices[0] if choices else member.get("minimum", first.get(member.get("type"), "you decide"))
+    return content
+
+
 def answer(event):
-    """Asks nobody: permissions are given, questions get their first option. A frontend shows `arguments` and waits."""
+    """Asks nobody: permissions are given, questions get their first option, forms their defaults. A frontend shows
+    `arguments` and waits."""
     body = {"grant": "allow"}
     if questions := event["arguments"].get("questions"):
         body["answers"] = {each["question"]: first_label(each) for each in questions}
+    if schema := event["arguments"].get("requested_schema"):
+        body["content"] = filled_in(schema)
     print(f"\n[asked] {event['tool_name']} {json.dumps(event['arguments'])}\n[answered] {json.dumps(body)}")
     http.post(f"{CELL}/hitl/{event['request_id']}", json=body).raise_for_status()
 

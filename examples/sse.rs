@@ -111,14 +111,39 @@ impl Cell {
     }
 }
 
-/// Asks nobody: permissions are given, questions get their first option.
+/// Asks nobody: permissions are given, questions get their first option, forms their defaults.
 fn answer(arguments: &Value) -> Value {
-    let Some(questions) = arguments["questions"].as_array() else { return json!({"grant": "allow"}) };
-    let first = |question: &Value| {
-        let label = question["options"][0]["label"].as_str().unwrap_or("you decide");
-        (question["question"].as_str().unwrap_or_default().to_owned(), label.into())
-    };
-    json!({"grant": "allow", "answers": questions.iter().map(first).collect::<Map<_, _>>()})
+    let mut answer = json!({"grant": "allow"});
+    if let Some(questions) = arguments["questions"].as_array() {
+        let first = |question: &Value| {
+            let label = question["options"][0]["label"].as_str().unwrap_or("you decide");
+            (question["question"].as_str().unwrap_or_default().to_owned(), label.into())
+        };
+        answer["answers"] = questions.iter().map(first).collect::<Map<_, _>>().into();
+    }
+    if arguments["requested_schema"].is_object() {
+        answer["content"] = filled_in(&arguments["requested_schema"]);
+    }
+    answer
+}
+
+/// What a form takes: its defaults, and of what else it demands the first choice.
+fn filled_in(schema: &Value) -> Value {
+    let mut content = Map::new();
+    for (name, member) in schema["properties"].as_object().into_iter().flatten() {
+        let required = schema["required"].as_array().is_some_and(|all| all.iter().any(|each| each == name));
+        let known = [&member["default"], &member["enum"][0], &member["oneOf"][0]["const"], &member["minimum"]];
+        let value = known.into_iter().find(|value| !value.is_null()).cloned().unwrap_or_else(|| match member["type"].as_str() {
+            Some("boolean") => true.into(),
+            Some("integer" | "number") => 0.into(),
+            Some("array") => json!([]),
+            _ => "you decide".into(),
+        });
+        if required || !member["default"].is_null() {
+            content.insert(name.clone(), value);
+        }
+    }
+    content.into()
 }
 
 /// A body without a byte-order mark and in small pieces. Whoever reads from servers they do not trust bounds an event's length as well.
@@ -148,6 +173,6 @@ async fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let base = args.next().unwrap_or_else(|| "http://127.0.0.1:9091".to_owned());
     let prompt = args.next().unwrap_or_else(|| "What does median do?".to_owned());
-    let cell = Cell { url: format!("{base}/cells/my-cell"), http: Client::builder(TokioExecutor::new()).build_http() };
+    let cell = Cell { url: format!("{}/cells/my-cell", base.trim_end_matches('/')), http: Client::builder(TokioExecutor::new()).build_http() };
     if cell.run(&prompt).await? { Ok(()) } else { Err("the run did not end well".into()) }
 }

@@ -21,6 +21,9 @@ use tokio::time::{Instant, sleep_until};
 const QUICK: (&str, &str) = ("hello, be quick", "That is all there is to do for “hello, be quick”.");
 const ASKING: (&str, &str) = ("What does median do?", "So it goes to staging. That is all there is to do for “What does median do?”.");
 
+/// What it answers once a form was filled in.
+const FORM: (&str, &str) = ("a form, please", "Build 418 is live on staging.");
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn demo() -> Program {
@@ -83,15 +86,20 @@ async fn outputs(example: &str, mut command: Command) -> (String, String) {
     (printed, remarks)
 }
 
-/// Runs an example on both prompts.
+/// Runs an example on every prompt, with an address as people copy it.
 async fn answers(example: &str) {
     let demo = demo().await;
-    for (prompt, answer) in [QUICK, ASKING] {
+    for (prompt, answer) in [QUICK, ASKING, FORM] {
         let mut command = command(example);
-        command.arg(demo.base()).arg(prompt);
+        command.arg(format!("{}/", demo.base())).arg(prompt);
         let printed = output(example, command).await;
         assert!(printed.contains(answer), "{example}: {printed}");
-        assert_eq!(printed.matches("[asked]").count(), if prompt == ASKING.0 { 2 } else { 0 }, "{example}: {printed}");
+        // A form is one question, or one for each of its fields.
+        let asked = printed.matches("[asked]").count();
+        assert!(if prompt == FORM.0 { asked > 0 } else { asked == if prompt == ASKING.0 { 2 } else { 0 } }, "{example}: {printed}");
+        for twice in ["[tool] Permission", "[tool] AskUserQuestion\n[asked]"] {
+            assert!(!printed.contains(twice), "{example}: {printed}");
+        }
     }
 }
 
@@ -291,13 +299,14 @@ async fn page(base: &str, prompts: &[&str]) -> Vec<serde_json::Value> {
 #[tokio::test]
 async fn sse_in_a_page() {
     let demo = demo().await;
-    let seen = page(demo.base(), &[QUICK.0, ASKING.0, "a long answer"]).await;
+    let seen = page(demo.base(), &[QUICK.0, ASKING.0, "a long answer", FORM.0]).await;
     for (seen, (_, answer)) in seen.iter().zip([QUICK, ASKING]) {
         assert_eq!(seen["end"], "done", "{seen}");
         assert!(seen["answer"].as_str().is_some_and(|text| text.trim_end().ends_with(answer)), "{seen}");
     }
     assert_eq!(seen[1]["log"].as_str().map(|log| log.matches("answered: ").count()), Some(2), "{}", seen[1]);
     assert_eq!(seen[2]["end"], "interrupted", "{}", seen[2]);
+    assert!(seen[3]["answer"].as_str().is_some_and(|text| text.contains(FORM.1)), "{}", seen[3]);
 }
 
 #[tokio::test]
