@@ -1,13 +1,10 @@
 //! Answers to asks: whatever a frontend may send, read into one form, then fitted to the ask (sse.md §1.5, decision 19).
 
-use std::collections::HashMap;
-
 use interline_model::{Answer, Ask, AskKind, FormAction, Json, Question, Text};
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use crate::error::Refusal;
-use crate::request::json_text;
+use crate::members::Members;
 
 /// What the body of an answer says, before it is known what was asked.
 #[derive(Debug, Default, PartialEq)]
@@ -49,27 +46,12 @@ impl Reply {
 
     /// Reads a body. An empty one, or `{}`, cancels.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Refusal> {
-        let text = json_text(body)?;
-        if text.trim().is_empty() {
-            return Ok(Self { verdict: Some(Verdict::Cancel), ..Self::default() });
-        }
-        if !text.trim_start().starts_with('{') {
-            return match serde_json::from_str::<&RawValue>(&text) {
-                Ok(_) => Err(Refusal::InvalidRequest("the body must be a JSON object".to_owned())),
-                Err(error) => Err(Refusal::InvalidJson(error.to_string())),
-            };
-        }
-        let members: HashMap<String, &RawValue> = serde_json::from_str(&text).map_err(|error| Refusal::InvalidJson(error.to_string()))?;
+        let members = Members::parse_optional(body)?;
         if members.is_empty() {
             return Ok(Self { verdict: Some(Verdict::Cancel), ..Self::default() });
         }
-        let found = |names: &[&str]| names.iter().find_map(|name| members.get(*name)).filter(|raw| raw.get() != "null").copied();
-        let scalar = |names: &[&str]| found(names).map(|raw| serde_json::from_str(raw.get()).unwrap_or(Value::Null));
-        let object = |names: &[&str]| match found(names).map(Json::from_raw) {
-            Some(json) if !json.is_object() => Err(Refusal::Unprocessable(format!("`{}` must be an object", names.first().unwrap_or(&"")))),
-            json => Ok(json),
-        };
-        let (verdict, lasting) = match scalar(&["grant", "decision", "action", "verdict", "approved"]) {
+        let scalar = |names| members.value(names);
+        let (verdict, lasting) = match scalar(&["grant", "decision", "action", "verdict", "approved"])? {
             None => (None, false),
             Some(said) => {
                 let (verdict, lasting) =
@@ -77,16 +59,16 @@ impl Reply {
                 (Some(verdict), lasting)
             }
         };
-        let scope = scalar(&["scope"]);
+        let scope = scalar(&["scope"])?;
         Ok(Self {
             verdict,
             lasting: lasting || matches!(scope.as_ref().and_then(Value::as_str), Some("session" | "always")),
-            feedback: scalar(&["feedback", "reason", "message"]).as_ref().and_then(words),
-            answers: scalar(&["answers"]).and_then(|answers| read_answers(&answers)),
-            choice: scalar(&["choice"]).as_ref().and_then(words),
-            value: scalar(&["value"]).as_ref().and_then(words),
-            content: object(&["content"])?,
-            arguments: object(&["updated_arguments", "updatedArguments", "arguments"])?,
+            feedback: scalar(&["feedback", "reason", "message"])?.as_ref().and_then(words),
+            answers: scalar(&["answers"])?.and_then(|answers| read_answers(&answers)),
+            choice: scalar(&["choice"])?.as_ref().and_then(words),
+            value: scalar(&["value"])?.as_ref().and_then(words),
+            content: members.object(&["content"])?,
+            arguments: members.object(&["updated_arguments", "updatedArguments", "arguments"])?,
         })
     }
 
@@ -100,9 +82,9 @@ impl Reply {
     }
 
     fn permission(self) -> Result<Answer, Refusal> {
-        // A frontend that draws every ask as a choice sends the label that was clicked.
+        // A frontend that draws every ask as a choice sends the label that was clicked; it counts before a `grant` (sse.md §1.5).
         let clicked = self.choice.as_ref().or(self.value.as_ref()).and_then(|label| verdict(&Value::from(&**label)));
-        match self.verdict.map(|said| (said, false)).or(clicked) {
+        match clicked.or(self.verdict.map(|said| (said, false))) {
             Some((Verdict::Allow, lasting)) => Ok(Answer::Allow { input: self.arguments, always: self.lasting || lasting }),
             Some(_) => Ok(self.denial()),
             None => Err(missing("a permission needs `grant`: `allow` or `deny`")),
@@ -255,6 +237,14 @@ mod tests {
             (r#"{"grant":"allow","updated_arguments":{"n":1.0}}"#, allow(Some(r#"{"n":1.0}"#), false)),
             (r#"{"choice":"Allow always"}"#, allow(None, true)),
             (r#"{"value":"no"}"#, deny("the user said no")),
+            (r#"{"choice":"Deny","value":"yes","grant":"allow"}"#, deny("the user said no")),
+            (r#"{"value":"Allow","grant":"deny"}"#, allow(None, false)),
+            (r#"{"grant":"allow","value":"as you like"}"#, allow(None, false)),
+            (r#"{"grant":"deny","message":"m"}"#, deny("m")),
+            (r#"{"grant":"allow","arguments":{"n":1}}"#, allow(Some(r#"{"n":1}"#), false)),
+            (r#"{"grant":"allow","updatedArguments":{"n":1}}"#, allow(Some(r#"{"n":1}"#), false)),
+            (r#"{"grant":"allow","scope":"always"}"#, allow(None, true)),
+            (r#"{"grant":null,"approved":true}"#, allow(None, false)),
             ("{}", deny("the user closed the request")),
             ("", deny("the user closed the request")),
         ] {
@@ -307,6 +297,11 @@ mod tests {
             (AskKind::Permission, r#"{"grant":"allow","arguments":[1]}"#),
             (AskKind::Question, r#"{"odd":1}"#),
             (AskKind::Form, r#"{"value":"x"}"#),
+            (AskKind::Form, r#"{"content":{"a":"\ud83d"}}"#),
+            (AskKind::Permission, r#"{"grant":"deny","feedback":"\ud83d"}"#),
+            (AskKind::Permission, r#"{"grant":"allow","arguments":{"a":["\ude00"]}}"#),
+            (AskKind::Question, r#"{"answers":{"Q":"\ud83d"}}"#),
+            (AskKind::Question, r#"{"answers":{"\ud83d":"A"}}"#),
             (AskKind::Form, r#"{"content":"x"}"#),
             (AskKind::Form, "[]"),
             (AskKind::Form, "{"),

@@ -13,10 +13,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 use interline_hub::{Projection, RunTail};
 use interline_model::RunId;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use crate::block::DATA;
-use crate::{Block, Profile, SseWriter};
+use crate::posts::Answering;
+use crate::shell::Shell;
+use crate::waiting::InTurn;
+use crate::{Block, Extras, Profile, SseWriter};
 
 /// Blocks fetched at a time.
 const BATCH: usize = 64;
@@ -30,29 +32,46 @@ struct CutShort;
 
 /// One reader of one run.
 pub(crate) struct Reading {
-    projection: Arc<Projection<SseWriter>>,
-    run: RunId,
-    tail: RunTail<SseWriter>,
+    shell: Arc<Shell>,
+    source: Source,
+    extras: Extras,
     /// The number of the first event wanted.
     from: u64,
     queue: VecDeque<Block>,
     framing: Framing,
-    heartbeat: Option<Duration>,
-    closing: CancellationToken,
-    over: bool,
+    /// The stream answers a request that may be sent again.
+    answering: Option<Answering>,
+    progress: Progress,
+}
+
+/// Where the events come from.
+pub(crate) enum Source {
+    /// The run's, as they come.
+    Run { run: RunId, projection: Arc<Projection<SseWriter>>, tail: RunTail<SseWriter> },
+    /// The run waits for its turn; until then there are heartbeats alone.
+    InTurn(Arc<InTurn>),
+    /// All that there are wait to be sent.
+    Told,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Going,
+    /// The terminal event was handed out.
+    Whole,
+    Cut,
 }
 
 impl Reading {
     pub(crate) fn new(
-        projection: Arc<Projection<SseWriter>>,
-        run: RunId,
-        tail: RunTail<SseWriter>,
+        shell: Arc<Shell>,
+        source: Source,
         from: u64,
         framing: Framing,
-        heartbeat: Option<Duration>,
-        closing: CancellationToken,
+        extras: Extras,
+        answering: Option<Answering>,
     ) -> Self {
-        Self { projection, run, tail, from, queue: VecDeque::new(), framing, heartbeat, closing, over: false }
+        Self { shell, source, extras, from, queue: VecDeque::new(), framing, answering, progress: Progress::Going }
     }
 
     /// The stream as an HTTP body.
@@ -65,31 +84,65 @@ impl Reading {
 
     /// What goes over the wire next; `None` behind the terminal event.
     async fn next(&mut self) -> Option<Result<Bytes, CutShort>> {
-        if self.over {
-            return None;
+        match (self.progress, &mut self.answering) {
+            (Progress::Going, _) => {}
+            // Asked for more, so all before was taken.
+            (Progress::Whole, Some(answering)) => {
+                answering.is_whole();
+                return None;
+            }
+            (Progress::Whole | Progress::Cut, _) => return None,
         }
         while self.queue.is_empty() {
-            tokio::select! {
-                biased;
-                batch = self.tail.next(BATCH) => match batch {
-                    Some(batch) => self.queue.extend(batch.items.into_iter().filter(|block| block.is_from(self.from))),
-                    // The reader has all or asked for more than there ever was; its stream ends with the terminal all the same (sse.md §5.6).
-                    None => {
-                        self.queue.extend(last(&self.projection, self.run).await.filter(Block::is_terminal));
-                        break;
-                    }
+            let (closing, heartbeat) = (self.shell.hub.closing(), self.shell.config.heartbeat());
+            match &mut self.source {
+                Source::Run { run, projection, tail } => tokio::select! {
+                    biased;
+                    batch = tail.next(BATCH) => match batch {
+                        Some(batch) => self.queue.extend(batch.items.into_iter().filter(|block| block.is_from(self.from))),
+                        // The reader has all or asked for more than there ever was; its stream ends with the terminal all the same (sse.md §5.6).
+                        None => {
+                            self.queue.extend(last(projection, *run).await.filter(Block::is_terminal));
+                            break;
+                        }
+                    },
+                    () = closing.cancelled() => break,
+                    () = idle(heartbeat) => return Some(Ok(self.framing.heartbeat())),
                 },
-                () = self.closing.cancelled() => break,
-                () = idle(self.heartbeat) => return Some(Ok(self.framing.heartbeat())),
+                Source::InTurn(entry) => {
+                    let entry = entry.clone();
+                    tokio::select! {
+                        biased;
+                        begun = entry.begun() => self.source = match begun {
+                            Ok((session, run)) => {
+                                self.framing.run = run;
+                                match self.shell.source(&session, run, self.from, self.extras) {
+                                    Ok(source) => source,
+                                    Err(_) => break,
+                                }
+                            }
+                            Err(error) => {
+                                let events = self.shell.not_begun(&entry, &error, self.extras);
+                                self.queue.extend(events.into_iter().filter(|block| block.is_terminal() || block.is_from(self.from)));
+                                Source::Told
+                            }
+                        },
+                        () = closing.cancelled() => break,
+                        () = idle(heartbeat) => return Some(Ok(self.framing.heartbeat())),
+                    }
+                }
+                Source::Told => break,
             }
         }
         let Some(last) = self.queue.back() else {
-            self.over = true;
+            self.progress = Progress::Cut;
             return Some(Err(CutShort));
         };
         let ends = last.is_terminal();
         let frame = self.framing.frame(&mut self.queue);
-        self.over = ends && self.queue.is_empty();
+        if ends && self.queue.is_empty() {
+            self.progress = Progress::Whole;
+        }
         Some(Ok(frame))
     }
 }

@@ -10,7 +10,7 @@ use interline_model::{Actor, CellName, RunId, SessionId, Text};
 
 use crate::Config;
 use crate::error::Refusal;
-use crate::shell::Shell;
+use crate::shell::{Shell, Target};
 
 /// The surface's name in facts.
 pub(crate) const SURFACE: &str = "sse";
@@ -63,6 +63,13 @@ impl Caller {
         run.and_then(|run| Some((shell.hub.run(&self.access, run)?, run)))
             .filter(|(session, _)| *session.cell() == cell)
             .ok_or_else(|| Refusal::RunNotFound(text.to_owned()))
+    }
+
+    /// The same, or the run that waits for its turn under that id.
+    pub(crate) fn target(&self, shell: &Shell) -> Result<Target, Refusal> {
+        let cell = self.cell(shell)?;
+        let text = self.path("run_id");
+        text.parse().ok().and_then(|run| shell.target(&self.access, &cell, run)).ok_or_else(|| Refusal::RunNotFound(text.to_owned()))
     }
 
     /// The session of the path; the same holds.

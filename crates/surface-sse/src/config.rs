@@ -16,6 +16,12 @@ pub struct Config {
     pub retry_ms: u64,
     /// Framing of `POST …/run`: `auto` and `plain` write `data:` lines alone, `full` adds `id:` lines.
     pub post_profile: Profile,
+    /// Whether POSTs that accept `text/event-stream` are answered with `id:` lines, and one with a `Last-Event-ID` goes on with that run instead of
+    /// starting one. For libraries that send their request again after a drop or a hidden tab.
+    pub post_ids: bool,
+    /// Milliseconds in which the same request from the same caller attaches to the run it started, if its stream broke off before the run's end
+    /// was delivered; 0 starts another run.
+    pub dedupe_posts_ms: u64,
     /// Framing of `GET …/events`: `auto` is `full` for requests that accept `text/event-stream`, else `plain`.
     pub get_profile: Profile,
     /// The longest event in bytes: longer text is split, a longer tool result cut and marked.
@@ -81,6 +87,8 @@ impl Default for Config {
             heartbeat_ms: 15_000,
             retry_ms: 0,
             post_profile: Profile::Auto,
+            post_ids: false,
+            dedupe_posts_ms: 0,
             get_profile: Profile::Auto,
             max_event_bytes,
             sub_agents,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::answer::Reply;
 use crate::caller::Caller;
 use crate::error::{Refusal, json};
-use crate::shell::{Shell, read_body};
+use crate::shell::{Shell, Target, read_body};
 
 /// The answer to a command.
 #[derive(Serialize)]
@@ -32,8 +32,17 @@ pub(crate) fn done() -> Response {
 
 /// `POST …/runs/{run_id}/interrupt`: answered at once, the stream shows when it took effect.
 pub(crate) async fn interrupt_run(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
-    let (session, run) = caller.run(&shell)?;
-    Ok(stop(&session, Some(run), &caller))
+    match caller.target(&shell)? {
+        Target::Begun(session, run) => Ok(stop(&session, Some(run), &caller)),
+        Target::InTurn(waiting) => {
+            waiting.stop(caller.actor());
+            Ok(stopping(waiting.run))
+        }
+    }
+}
+
+fn stopping(run: RunId) -> Response {
+    (StatusCode::ACCEPTED, json(&Done { ok: true, run_id: Some(run.to_string()), status: Some("interrupting") })).into_response()
 }
 
 /// `POST …/sessions/{session_id}/interrupt`.
@@ -43,12 +52,12 @@ pub(crate) async fn interrupt_session(State(shell): State<Arc<Shell>>, caller: C
 }
 
 fn stop(session: &Session, run: Option<RunId>, caller: &Caller) -> Response {
-    let (code, run_id, status) = match session.stop(run, caller.actor()) {
-        Stopped::Stopping(run) => (StatusCode::ACCEPTED, Some(run.to_string()), "interrupting"),
-        Stopped::Ended(_, status) => (StatusCode::OK, None, status.as_str()),
-        Stopped::Idle => (StatusCode::OK, None, session.info().latest.map_or("idle", |run| run.status.as_str())),
+    let status = match session.stop(run, caller.actor()) {
+        Stopped::Stopping(run) => return stopping(run),
+        Stopped::Ended(_, status) => status.as_str(),
+        Stopped::Idle => session.info().latest.map_or("idle", |run| run.status.as_str()),
     };
-    (code, json(&Done { ok: true, run_id, status: Some(status) })).into_response()
+    json(&Done { ok: true, run_id: None, status: Some(status) }).into_response()
 }
 
 /// `POST …/hitl/{request_id}`: the ask is found by its id alone, pending ones before settled ones (decision 18).
@@ -62,22 +71,28 @@ pub(crate) async fn answer(State(shell): State<Arc<Shell>>, caller: Caller, body
     settle(session, &ask, Reply::parse(&read_body(&shell, body).await?)?, &caller)
 }
 
-/// `POST …/runs/{run_id}/approvals/{request_id}`.
+/// `POST …/runs/{run_id}/approvals/{request_id}`: only what that very run asked.
 pub(crate) async fn answer_in_run(State(shell): State<Arc<Shell>>, caller: Caller, body: Body) -> Result<Response, Refusal> {
-    let (session, _) = caller.run(&shell)?;
-    settle(&session, &ask_id(&caller), Reply::parse(&read_body(&shell, body).await?)?, &caller)
+    let (session, ask) = asked_by_run(&shell, &caller)?;
+    settle(&session, &ask, Reply::parse(&read_body(&shell, body).await?)?, &caller)
 }
 
 /// `POST …/approvals/{request_id}/approve`.
 pub(crate) async fn approve(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
-    let (session, _) = caller.run(&shell)?;
-    settle(&session, &ask_id(&caller), Reply::allow(), &caller)
+    let (session, ask) = asked_by_run(&shell, &caller)?;
+    settle(&session, &ask, Reply::allow(), &caller)
 }
 
 /// `POST …/approvals/{request_id}/deny`.
 pub(crate) async fn deny(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
-    let (session, _) = caller.run(&shell)?;
-    settle(&session, &ask_id(&caller), Reply::deny(), &caller)
+    let (session, ask) = asked_by_run(&shell, &caller)?;
+    settle(&session, &ask, Reply::deny(), &caller)
+}
+
+fn asked_by_run(shell: &Shell, caller: &Caller) -> Result<(Arc<Session>, AskId), Refusal> {
+    let (session, run) = caller.run(shell)?;
+    let ask = ask_id(caller);
+    if session.run_of_ask(&ask) == Some(run) { Ok((session, ask)) } else { Err(Refusal::RequestNotFound(ask.to_string())) }
 }
 
 fn ask_id(caller: &Caller) -> AskId {

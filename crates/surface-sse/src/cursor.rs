@@ -28,6 +28,14 @@ pub(crate) fn last_event_id(headers: &HeaderMap, run: RunId) -> Option<u64> {
     seq.bytes().all(|byte| byte.is_ascii_digit()).then(|| seq.parse().ok())?
 }
 
+/// The run that a POST goes on with instead of starting one, and the number of the last event that its sender has: `<run>:<seq>` only, since
+/// a number alone names no run.
+pub(crate) fn resumption(headers: &HeaderMap) -> Option<(RunId, u64)> {
+    let (run, _) = headers.get("last-event-id")?.to_str().ok()?.trim().rsplit_once(':')?;
+    let run = run.parse().ok()?;
+    Some((run, last_event_id(headers, run)?))
+}
+
 /// The framing of an answer to GET.
 pub(crate) fn get_profile(asked: Option<&str>, configured: Profile, headers: &HeaderMap) -> Profile {
     match (override_of(asked), configured) {
@@ -38,11 +46,12 @@ pub(crate) fn get_profile(asked: Option<&str>, configured: Profile, headers: &He
     }
 }
 
-/// The framing of an answer to POST: the documented wire, whatever the request accepts.
-pub(crate) fn post_profile(asked: Option<&str>, configured: Profile) -> Profile {
+/// The framing of an answer to POST: the documented wire, whatever the request accepts, unless `ids` are for those that accept them.
+pub(crate) fn post_profile(asked: Option<&str>, configured: Profile, ids: bool, headers: &HeaderMap) -> Profile {
     match (override_of(asked), configured) {
         (Some(profile), _) => profile,
         (None, Profile::Full) => Profile::Full,
+        (None, Profile::Auto) if ids && names_event_stream(headers) => Profile::Full,
         (None, Profile::Auto | Profile::Plain) => Profile::Plain,
     }
 }
@@ -131,7 +140,29 @@ mod tests {
         ] {
             assert_eq!(extras(asked, configured), expected, "{asked:?} {configured:?}");
         }
-        assert_eq!(post_profile(None, Profile::Auto), Profile::Plain);
-        assert_eq!(post_profile(Some("full"), Profile::Auto), Profile::Full);
+        for (asked, configured, ids, headers, expected) in [
+            (None, Profile::Auto, false, &browser, Profile::Plain),
+            (None, Profile::Auto, true, &browser, Profile::Full),
+            (None, Profile::Auto, true, &accepting("*/*"), Profile::Plain),
+            (None, Profile::Plain, true, &browser, Profile::Plain),
+            (Some("plain"), Profile::Auto, true, &browser, Profile::Plain),
+            (Some("full"), Profile::Auto, false, &HeaderMap::new(), Profile::Full),
+        ] {
+            assert_eq!(post_profile(asked, configured, ids, headers), expected, "{asked:?} {configured:?} {ids}");
+        }
+    }
+
+    #[test]
+    fn only_an_id_that_names_its_run_resumes_one() {
+        let resumed = |id: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("last-event-id", id.parse().unwrap());
+            resumption(&headers)
+        };
+        let run = RunId::from_u128(7);
+        assert_eq!(resumed(&format!("{run}:3")), Some((run, 3)));
+        for id in ["3", "", "x:3", &format!("{run}:"), &format!("{run}:x"), &format!("{run}")] {
+            assert_eq!(resumed(id), None, "{id}");
+        }
     }
 }

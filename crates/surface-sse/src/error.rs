@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use interline_hub::{Denied, StartError};
+use interline_hub::{ActionError, Denied, StartError};
 use interline_model::{Actor, AskOutcome, RunId};
 use serde::Serialize;
 
@@ -21,6 +21,12 @@ pub(crate) enum Refusal {
     Unprocessable(String),
     #[error("from_seq must be a whole number, 0 or more")]
     InvalidFromSeq,
+    #[error("{0}")]
+    Forbidden(String),
+    #[error("{0}")]
+    Unsupported(String),
+    #[error(transparent)]
+    Action(#[from] ActionError),
     #[error("pages from this origin may not do this: add it to [cors] origins")]
     ForeignOrigin,
     #[error("explanations are off: `explain = true` in [sse] allows them")]
@@ -74,7 +80,9 @@ impl Refusal {
             Self::InvalidFromSeq => (StatusCode::BAD_REQUEST, "invalid_from_seq"),
             Self::Denied(Denied::Missing) => (StatusCode::UNAUTHORIZED, "auth_required"),
             Self::Denied(Denied::Invalid) => (StatusCode::UNAUTHORIZED, "invalid_token"),
-            Self::ForeignOrigin | Self::ExplainIsOff => (StatusCode::FORBIDDEN, "forbidden"),
+            Self::Unsupported(_) => (StatusCode::NOT_IMPLEMENTED, "unsupported"),
+            Self::Action(error) => (StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::BAD_GATEWAY), error.code()),
+            Self::Forbidden(_) | Self::ForeignOrigin | Self::ExplainIsOff => (StatusCode::FORBIDDEN, "forbidden"),
             Self::Start(StartError::CellNotFound(_)) => (StatusCode::NOT_FOUND, "cell_not_found"),
             Self::Start(StartError::SessionNotFound(_)) | Self::SessionNotFound(_) => (StatusCode::NOT_FOUND, "session_not_found"),
             Self::RunNotFound(_) => (StatusCode::NOT_FOUND, "run_not_found"),
@@ -91,6 +99,11 @@ impl Refusal {
             Self::Start(StartError::TooManySessions(_)) => (StatusCode::TOO_MANY_REQUESTS, "too_many_sessions"),
             Self::Start(StartError::Draining) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn status(&self) -> u16 {
+        self.status_and_kind().0.as_u16()
     }
 
     /// Seconds after which trying again makes sense.
@@ -112,7 +125,9 @@ impl IntoResponse for Refusal {
             _ => None,
         };
         let winner = match &self {
-            Self::AlreadyResolved { outcome, by } => Some(Winner { outcome: word(*outcome), surface: by.as_ref().map(|by| &*by.surface) }),
+            Self::AlreadyResolved { outcome, by } => {
+                Some(Winner { outcome: outcome.as_str(), surface: by.as_ref().map(|by| &*by.surface) })
+            }
             _ => None,
         };
         let body = ErrorBody { r#type: "error", error: &self.to_string(), kind, severity: "error", run_id, winner };
@@ -135,18 +150,8 @@ pub(crate) fn json(body: &impl Serialize) -> impl IntoResponse {
 
 fn settled(outcome: AskOutcome, by: Option<&Actor>) -> String {
     match by {
-        Some(by) => format!("{} from {}", word(outcome), by.surface),
-        None => word(outcome).to_owned(),
-    }
-}
-
-fn word(outcome: AskOutcome) -> &'static str {
-    match outcome {
-        AskOutcome::Allowed => "allowed",
-        AskOutcome::Denied => "denied",
-        AskOutcome::Answered => "answered",
-        AskOutcome::Expired => "expired",
-        AskOutcome::Void => "void",
+        Some(by) => format!("{} from {}", outcome.as_str(), by.surface),
+        None => outcome.as_str().to_owned(),
     }
 }
 

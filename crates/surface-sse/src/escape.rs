@@ -29,6 +29,22 @@ pub(crate) fn splice_json(out: &mut String, json: &str) {
     out.push_str(json.get(plain_from..).unwrap_or_default());
 }
 
+/// Where the first half of a surrogate pair stands in JSON that is not followed, or preceded, by its other half: no Rust string can hold it.
+#[cfg(feature = "io")]
+pub(crate) fn lone_surrogate(json: &str) -> Option<usize> {
+    let mut at = 0;
+    while let Some(found) = json.get(at..).and_then(|rest| rest.find('\\')) {
+        at += found;
+        at += match unit(json, at) {
+            None => 2,
+            Some(high) if is_high(high) && unit(json, at + 6).is_some_and(is_low) => 12,
+            Some(half) if is_high(half) || is_low(half) => return Some(at),
+            Some(_) => 6,
+        };
+    }
+    None
+}
+
 /// The UTF-16 unit of the `\uXXXX` at `at`, if there is one.
 fn unit(json: &str, at: usize) -> Option<u16> {
     let hex = json.get(at..at.checked_add(6)?)?.strip_prefix("\\u")?;
@@ -130,9 +146,25 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "io")]
+    fn a_lone_half_is_found_where_it_stands() {
+        for (json, at) in [
+            (r#"["\ud83d\ude00", "\\ud83d"]"#, None),
+            (r#"["\ud83d"]"#, Some(2)),
+            (r#"["\ude00\ud83d"]"#, Some(2)),
+            (r#"["\ud83d\ude00\ud83dx"]"#, Some(14)),
+            (r#"["\n\\\uDE00"]"#, Some(6)),
+        ] {
+            assert_eq!(lone_surrogate(json), at, "{json}");
+        }
+    }
+
+    #[test]
     fn broken_escapes_are_survived() {
         for json in ["\\", "\\u", "\\u12", "\\ué234", "\\ud83d\\", "\\é"] {
             spliced(json);
+            #[cfg(feature = "io")]
+            lone_surrogate(json);
         }
     }
 

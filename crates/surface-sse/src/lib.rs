@@ -20,7 +20,11 @@ mod plan;
 pub mod rules;
 
 #[cfg(feature = "io")]
+mod actions;
+#[cfg(feature = "io")]
 mod answer;
+#[cfg(feature = "io")]
+mod asks;
 #[cfg(feature = "io")]
 mod body;
 #[cfg(feature = "io")]
@@ -32,6 +36,8 @@ mod control;
 #[cfg(feature = "io")]
 mod cors;
 #[cfg(feature = "io")]
+mod cost;
+#[cfg(feature = "io")]
 mod cursor;
 #[cfg(feature = "io")]
 mod error;
@@ -42,9 +48,19 @@ mod history;
 #[cfg(feature = "io")]
 mod lists;
 #[cfg(feature = "io")]
+mod members;
+#[cfg(feature = "io")]
+mod posts;
+#[cfg(feature = "io")]
 mod request;
 #[cfg(feature = "io")]
 mod shell;
+#[cfg(feature = "io")]
+mod start;
+#[cfg(feature = "io")]
+mod waiting;
+#[cfg(feature = "io")]
+mod wishes;
 
 pub use block::Block;
 #[cfg(feature = "io")]

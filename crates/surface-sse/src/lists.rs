@@ -194,7 +194,8 @@ fn history(session: &Session) -> Arc<Projection<HistoryWriter>> {
     session.projection("", HistoryWriter::default)
 }
 
-fn raw(text: String) -> Response {
+/// JSON that is written already.
+pub(crate) fn raw(text: String) -> Response {
     ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], text).into_response()
 }
 

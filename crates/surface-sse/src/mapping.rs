@@ -211,23 +211,13 @@ impl SseWriter {
         if self.run.is_none() {
             return;
         }
-        let tool_name = match ask.kind {
-            AskKind::Permission => &*ask.tool_name,
-            AskKind::Question => "ask_user",
-            AskKind::Form | AskKind::Link => "elicitation",
-        };
         let Options { arguments: form, extras, ask_limits, .. } = self.options;
         let (at, room) = (self.at, self.room());
         // What else is told of the ask can be as long as its arguments.
         let (room, more) = if extras.has_fields() { (room / 2, room / 6) } else { (room, 0) };
         let form = InputForm { form, room, whole: None };
         self.ink.put(items, Kind::Event, |out| {
-            out.push_str("{\"type\":\"approval_request\",\"request_id\":");
-            write_json_string(out, ask.id.as_str());
-            out.push_str(",\"tool_name\":");
-            write_json_string(out, tool_name);
-            out.push_str(",\"arguments\":");
-            write_arguments(out, Some(&ask.input), &form);
+            approval_request(out, ask, &form);
             if extras.has_fields() {
                 extras::ask(out, ask, at, ask_limits, more);
             }
@@ -355,6 +345,21 @@ pub(crate) struct InputForm<'a> {
     pub(crate) room: usize,
     /// Where the input is, if it is left out here.
     pub(crate) whole: Option<&'a str>,
+}
+
+/// The documented members of an ask's event, without the brace that closes it.
+pub(crate) fn approval_request(out: &mut String, ask: &Ask, form: &InputForm<'_>) {
+    let tool_name = match ask.kind {
+        AskKind::Permission => &*ask.tool_name,
+        AskKind::Question => "ask_user",
+        AskKind::Form | AskKind::Link => "elicitation",
+    };
+    out.push_str("{\"type\":\"approval_request\",\"request_id\":");
+    write_json_string(out, ask.id.as_str());
+    out.push_str(",\"tool_name\":");
+    write_json_string(out, tool_name);
+    out.push_str(",\"arguments\":");
+    write_arguments(out, Some(&ask.input), form);
 }
 
 /// A tool's input. One that is longer than `room` once written, or nested more deeply than clients' parsers go, is replaced by an object

@@ -1,15 +1,12 @@
 //! The body of `POST …/run`: read leniently, refused only where nothing sensible can be made of it (sse.md §2).
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-
-use interline_hub::MAX_MODEL_BYTES;
+use interline_hub::{MAX_MODEL_BYTES, Settings};
 use interline_model::{Part, Text};
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::error::Refusal;
-use crate::escape::splice_json;
+use crate::members::Members;
+use crate::wishes;
 
 /// The longest session id that a client may bring.
 const LONGEST_ID: usize = 256;
@@ -21,6 +18,7 @@ pub(crate) struct RunRequest {
     pub(crate) model: Option<Text>,
     pub(crate) session: Option<Text>,
     pub(crate) system_prompt: Option<Text>,
+    pub(crate) settings: Settings,
     history: Vec<(Speaker, Vec<Part>)>,
     prompt: Vec<Part>,
 }
@@ -36,9 +34,8 @@ enum Speaker {
 impl RunRequest {
     /// Reads a body.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Refusal> {
-        let text = json_text(body)?;
-        let body = known_members(&text)?;
-        let messages = match member(&body, "messages", "messages") {
+        let body = Members::parse(body)?;
+        let messages = match body.value(&["messages"])? {
             Some(Value::Array(messages)) if !messages.is_empty() => messages,
             Some(_) => return Err(Refusal::Unprocessable("`messages` must be a list with at least one message".to_owned())),
             None => return Err(Refusal::Unprocessable("`messages` is missing".to_owned())),
@@ -49,11 +46,9 @@ impl RunRequest {
         }
         let last = said.iter().rposition(|(speaker, _)| *speaker == Speaker::User);
         let last = last.ok_or_else(|| Refusal::Unprocessable("`messages` has none whose role is `user`".to_owned()))?;
-        let system = [("system_prompt", "systemPrompt"), ("append_system_prompt", "appendSystemPrompt")];
         let mut systems = Vec::new();
-        for (name, alias) in system {
-            systems.extend(text_member(&body, name, alias)?);
-        }
+        systems.extend(body.text(&["system_prompt", "systemPrompt"])?);
+        systems.extend(body.text(&["append_system_prompt", "appendSystemPrompt"])?);
         let (mut history, mut prompt) = (Vec::new(), Vec::new());
         for (n, (speaker, parts)) in said.into_iter().enumerate() {
             match speaker {
@@ -67,15 +62,17 @@ impl RunRequest {
         if !prompt.iter().any(|part| !matches!(part, Part::Text(text) if text.trim().is_empty())) {
             return Err(Refusal::Unprocessable("the last user message is empty".to_owned()));
         }
-        let session = text_member(&body, "session_id", "sessionId")?;
+        let session = body.text(&["session_id", "sessionId"])?;
         if session.as_ref().is_some_and(|id| id.len() > LONGEST_ID || id.chars().any(char::is_control)) {
             return Err(Refusal::Unprocessable(format!("`session_id` must be at most {LONGEST_ID} bytes without control characters")));
         }
         systems.retain(|text| !text.trim().is_empty());
+        wishes::refuse_what_cannot_be(&body)?;
         Ok(Self {
-            actor: text_member(&body, "actor", "actor")?,
-            model: model(&body)?,
+            actor: body.text(&["actor"])?,
+            model: model(body.text(&["model"])?)?,
             session,
+            settings: wishes::settings(&body)?,
             system_prompt: (!systems.is_empty()).then(|| systems.join("\n\n").into()),
             history,
             prompt,
@@ -110,42 +107,6 @@ impl RunRequest {
     }
 }
 
-/// The body as text: a byte order mark is no part of it.
-pub(crate) fn json_text(body: &[u8]) -> Result<Cow<'_, str>, Refusal> {
-    let text = std::str::from_utf8(body).map_err(|error| Refusal::InvalidJson(error.to_string()))?;
-    let text = text.trim_start_matches('\u{feff}');
-    // JavaScript sends halves of surrogate pairs as escapes, which no Rust string can hold.
-    if text.contains("\\ud") || text.contains("\\uD") {
-        let mut mended = String::new();
-        splice_json(&mut mended, text);
-        return Ok(Cow::Owned(mended));
-    }
-    Ok(Cow::Borrowed(text))
-}
-
-/// The members that are read. All others may hold anything, also what no tree can: they are stepped over.
-fn known_members(text: &str) -> Result<Map<String, Value>, Refusal> {
-    const KNOWN: [&str; 9] = [
-        "actor",
-        "model",
-        "messages",
-        "session_id",
-        "sessionId",
-        "system_prompt",
-        "systemPrompt",
-        "append_system_prompt",
-        "appendSystemPrompt",
-    ];
-    let invalid = |error: serde_json::Error| Refusal::InvalidJson(error.to_string());
-    let whole: &RawValue = serde_json::from_str(text).map_err(invalid)?;
-    if !whole.get().starts_with('{') {
-        return Err(Refusal::InvalidRequest("the body must be a JSON object".to_owned()));
-    }
-    let members: HashMap<String, &RawValue> = serde_json::from_str(text).map_err(invalid)?;
-    let known = members.into_iter().filter(|(name, _)| KNOWN.contains(&&**name));
-    known.map(|(name, raw)| Ok((name, serde_json::from_str(raw.get()).map_err(invalid)?))).collect()
-}
-
 /// A member under its documented name or an alias; `null` counts as absent.
 fn member<'a>(object: &'a Map<String, Value>, name: &str, alias: &str) -> Option<&'a Value> {
     object.get(name).or_else(|| object.get(alias)).filter(|value| !value.is_null())
@@ -160,8 +121,8 @@ fn text_member(object: &Map<String, Value>, name: &str, alias: &str) -> Result<O
     }
 }
 
-fn model(body: &Map<String, Value>) -> Result<Option<Text>, Refusal> {
-    let model = text_member(body, "model", "model")?;
+/// A model's name, of sane length.
+pub(crate) fn model(model: Option<Text>) -> Result<Option<Text>, Refusal> {
     if model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
         return Err(Refusal::Unprocessable(format!("`model` must be at most {MAX_MODEL_BYTES} bytes")));
     }
@@ -289,12 +250,12 @@ mod tests {
     fn other_spellings_mean_the_same() {
         let request = parsed(
             "\u{feff}{\"sessionId\":\"s\",\"systemPrompt\":\"be brief\",\"appendSystemPrompt\":\"\",\"model\":null,\"odd\":[1e400,{}],
-              \"messages\":[{\"role\":\"developer\",\"content\":\"be kind\"},{\"content\":\"half \\ud83d\",\"x\":1}]}",
+              \"messages\":[{\"role\":\"developer\",\"content\":\"be kind\"},{\"content\":\"whole \\ud83d\\ude00\",\"x\":1}],\"nobody reads\":\"\\ud83d\"}",
         );
         assert_eq!(request.session.as_deref(), Some("s"));
         assert_eq!(request.system_prompt.as_deref(), Some("be brief\n\nbe kind"));
         assert_eq!(request.model, None);
-        assert_eq!(request.into_input(false), [text("half \u{fffd}")]);
+        assert_eq!(request.into_input(false), [text("whole 😀")]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The HTTP surface: routes, and the two ways to read a run (sse.md §1).
+//! The HTTP surface: routes, and how a run is read (sse.md §1).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,42 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, delete, get, post};
 use bytes::Bytes;
-use interline_hub::{AskConfig, Hub, Projection, Session, StartError, StartRun, Surface};
-use interline_model::{CellName, RunId, SessionId, Text};
+use interline_hub::{Access, AskConfig, Hub, Projection, Session, StartError, Surface};
+use interline_model::{
+    Body as RecordBody, CellName, Event, Fact, FailureKind, ForcedEnd, Outcome, Record, RunEnd, RunId, Text, What, Writer,
+};
 
-use crate::body::{self, Framing, Reading};
+use crate::body::{self, Framing, Reading, Source};
 use crate::caller::{Caller, SURFACE};
 use crate::error::Refusal;
-use crate::escape::path_segment;
-use crate::request::RunRequest;
-use crate::{AskLimits, Config, Extras, Options, Profile, SseWriter, control, cors, cursor, explain, lists};
+use crate::posts::{Answering, Posts};
+use crate::waiting::{InTurn, Waiting};
+use crate::{AskLimits, Block, Config, Extras, Options, Profile, SseWriter, actions, asks, control, cors, cursor, explain, lists, start};
 
 /// What every handler needs.
 pub(crate) struct Shell {
     pub(crate) hub: Arc<Hub>,
     pub(crate) config: Config,
+    pub(crate) waiting: Waiting,
+    /// Where requests that are sent again attach.
+    pub(crate) posts: Option<Arc<Posts>>,
+}
+
+/// A run that can be followed.
+pub(crate) enum Target {
+    /// It goes on, or has ended.
+    Begun(Arc<Session>, RunId),
+    /// It waits for the run before it.
+    InTurn(Arc<InTurn>),
+}
+
+impl Target {
+    pub(crate) fn run(&self) -> RunId {
+        match self {
+            Self::Begun(_, run) => *run,
+            Self::InTurn(waiting) => waiting.run,
+        }
+    }
 }
 
 /// The surface as the program registers it.
@@ -45,12 +67,14 @@ impl Surface for SseSurface {
 
 /// The routes of this surface, all under `/cells`, serving the sessions of `hub`.
 pub fn router(hub: Arc<Hub>, config: Config) -> Router {
-    let shell = Arc::new(Shell { hub, config });
-    let routes: [(&str, MethodRouter<Arc<Shell>>); 20] = [
+    let dedupe = Duration::from_millis(config.dedupe_posts_ms);
+    let posts = (!dedupe.is_zero()).then(|| Arc::new(Posts::new(dedupe)));
+    let shell = Arc::new(Shell { hub, config, waiting: Waiting::default(), posts });
+    let routes: [(&str, MethodRouter<Arc<Shell>>); 31] = [
         ("/cells", get(lists::cells)),
         ("/cells//{*rest}", any(no_cell)),
         ("/cells/{cell}", get(lists::cell)),
-        ("/cells/{cell}/run", post(start)),
+        ("/cells/{cell}/run", post(start::start)),
         ("/cells/{cell}/runs", get(lists::runs)),
         ("/cells/{cell}/runs/{run_id}", get(lists::run).delete(control::interrupt_run)),
         ("/cells/{cell}/runs/{run_id}/events", get(events)),
@@ -59,6 +83,8 @@ pub fn router(hub: Arc<Hub>, config: Config) -> Router {
         ("/cells/{cell}/runs/{run_id}/approvals/{request_id}", post(control::answer_in_run)),
         ("/cells/{cell}/runs/{run_id}/approvals/{request_id}/approve", post(control::approve)),
         ("/cells/{cell}/runs/{run_id}/approvals/{request_id}/deny", post(control::deny)),
+        ("/cells/{cell}/runs/{run_id}/asks", get(asks::of_run)),
+        ("/cells/{cell}/asks", get(asks::of_cell)),
         ("/cells/{cell}/hitl/{request_id}", post(control::answer)),
         ("/cells/{cell}/sessions", get(lists::sessions)),
         ("/cells/{cell}/sessions/{session_id}", delete(lists::delete_session)),
@@ -66,6 +92,15 @@ pub fn router(hub: Arc<Hub>, config: Config) -> Router {
         ("/cells/{cell}/sessions/{session_id}/cancel", post(control::interrupt_session)),
         ("/cells/{cell}/sessions/{session_id}/messages", get(lists::messages)),
         ("/cells/{cell}/sessions/{session_id}/plan", get(lists::plan)),
+        ("/cells/{cell}/sessions/{session_id}/asks", get(asks::of_session)),
+        ("/cells/{cell}/sessions/{session_id}/decisions", get(asks::decisions)),
+        ("/cells/{cell}/sessions/{session_id}/cost", get(actions::cost)),
+        ("/cells/{cell}/sessions/{session_id}/context", get(actions::context)),
+        ("/cells/{cell}/sessions/{session_id}/compact", post(actions::compact)),
+        ("/cells/{cell}/sessions/{session_id}/model", post(actions::model)),
+        ("/cells/{cell}/sessions/{session_id}/mode", post(actions::mode)),
+        ("/cells/{cell}/sessions/{session_id}/rewind", post(actions::rewind)),
+        ("/cells/{cell}/sessions/{session_id}/tasks/{task_id}/stop", post(actions::stop_task)),
         ("/cells/{cell}/{*rest}", any(wrong_path)),
     ];
     let mut router = Router::new();
@@ -107,13 +142,52 @@ impl Shell {
         SseWriter::new(Options { extras, ask_limits, cell: Some(Text::from(session.cell().as_str())), ..self.config.options() })
     }
 
-    /// A stream of a run from its event number `from` on.
-    fn stream(&self, session: &Session, run: RunId, from: u64, profile: Profile, extras: Extras) -> Result<Response, Refusal> {
+    /// A run of the client's in this cell, going on, ended or waiting for its turn.
+    pub(crate) fn target(&self, access: &Access, cell: &CellName, run: RunId) -> Option<Target> {
+        let begun = || self.hub.run(access, run).filter(|session| session.cell() == cell).map(|session| Target::Begun(session, run));
+        // What waits begins before it stops waiting: asked in this order, it is found.
+        let waiting = self.waiting.find(access.principal(), cell, run).filter(|_| access.allows(cell));
+        begun().or_else(|| waiting.map(Target::InTurn))
+    }
+
+    /// The events of a run from number `from` on.
+    pub(crate) fn source(&self, session: &Session, run: RunId, from: u64, extras: Extras) -> Result<Source, Refusal> {
         let projection = self.projection(session, extras);
         // An event's place among the run's items is its number or, behind asides, a later one.
         let tail = projection.run_tail(run, from).map_err(|_| Refusal::EventsExpired(run))?;
+        Ok(Source::Run { run, projection, tail })
+    }
+
+    /// The whole of a run that waited and could not begin.
+    pub(crate) fn not_begun(&self, waiting: &InTurn, error: &StartError, extras: Extras) -> Vec<Block> {
+        let (kind, message) = (FailureKind::EngineNotReady, Text::from(error.to_string()));
+        let start = What::RunStarted { run: waiting.run, session: waiting.session.id().clone(), model: waiting.model.clone() };
+        let end = What::RunEnded(Box::new(RunEnd::synthesised(Outcome::Failed { kind, message: message.clone() })));
+        let body = RecordBody::Fact(Fact::EndForced(ForcedEnd::Refused { kind, message }));
+        let record = Record { at: waiting.session.info().updated_at, body };
+        let mut blocks = Vec::new();
+        self.writer(&waiting.session, extras).write(&record, &[Event::root(start), Event::root(end)], &mut blocks);
+        blocks
+    }
+
+    /// A stream of a run from its event number `from` on.
+    pub(crate) fn stream(
+        self: &Arc<Self>,
+        target: Target,
+        from: u64,
+        profile: Profile,
+        extras: Extras,
+        answering: Option<Answering>,
+    ) -> Result<Response, Refusal> {
+        let (session, run, source) = match target {
+            Target::Begun(session, run) => {
+                let source = self.source(&session, run, from, extras)?;
+                (session, run, source)
+            }
+            Target::InTurn(waiting) => (waiting.session.clone(), waiting.run, Source::InTurn(waiting)),
+        };
         let framing = Framing::new(run, profile, self.config.retry_ms, extras.has_events());
-        let body = Reading::new(projection, run, tail, from, framing, self.config.heartbeat(), self.hub.closing().clone()).into_body();
+        let body = Reading::new(self.clone(), source, from, framing, extras, answering).into_body();
         let mut response = Response::new(body);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -130,49 +204,21 @@ impl Shell {
     }
 }
 
-/// `POST /cells/{cell}/run`: starts a run and streams it. Leaving does not stop it.
-async fn start(State(shell): State<Arc<Shell>>, caller: Caller, headers: HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let cell = caller.cell(&shell)?;
-    let request = RunRequest::parse(&read_body(&shell, body).await?)?;
-    let session = request.session.clone().map(SessionId::from);
-    let known = session.as_ref().and_then(|id| shell.hub.session(&caller.access, id));
-    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok()).map(Text::from).filter(|key| !key.is_empty());
-    let start = StartRun {
-        surface: SURFACE,
-        cell: Some(cell.clone()),
-        session,
-        model: request.model.clone(),
-        system_prompt: request.system_prompt.clone(),
-        actor: request.actor.clone(),
-        input: request.into_input(known.is_some_and(|session| !session.runs().is_empty())),
-        headless: false,
-        output_schema: None,
-        idempotency_key: key,
-        ..StartRun::default()
-    };
-    let (session, run) = shell.hub.start(&caller.access, start)?;
-    let profile = cursor::post_profile(caller.query("sse"), shell.config.post_profile);
-    let extras = cursor::extras(caller.query("extras"), shell.config.extras);
-    let mut response = shell.stream(&session, run, 1, profile, extras)?;
-    if let Ok(location) = HeaderValue::from_str(&format!("/cells/{}/runs/{run}/events", path_segment(cell.as_str()))) {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(response)
-}
-
 /// `GET /cells/{cell}/runs/{run_id}/events`: replays from an event on, then goes on live until the end.
 async fn events(State(shell): State<Arc<Shell>>, caller: Caller, headers: HeaderMap) -> Result<Response, Refusal> {
-    let (session, run) = caller.run(&shell)?;
+    let target = caller.target(&shell)?;
+    let run = target.run();
     let from_seq = cursor::from_seq(caller.query("from_seq"))?;
     // A browser repeats the URL with its old `from_seq` when it reconnects: the id says how far it really is.
     let last_seen = cursor::last_event_id(&headers, run);
     let from = last_seen.map_or(from_seq, |seq| seq.saturating_add(1));
     let extras = cursor::extras(caller.query("extras"), shell.config.extras);
     if explain::is_asked(caller.query("explain")) {
+        let (session, run) = caller.run(&shell)?;
         return explain::answer(shell, session, run, from_seq, extras).await;
     }
-    if let Some(seen) = last_seen
-        && let Some(last) = body::last(&shell.projection(&session, extras), run).await
+    if let (Some(seen), Target::Begun(session, _)) = (last_seen, &target)
+        && let Some(last) = body::last(&shell.projection(session, extras), run).await
         && last.is_terminal()
         && seen >= last.seq()
     {
@@ -180,7 +226,7 @@ async fn events(State(shell): State<Arc<Shell>>, caller: Caller, headers: Header
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let profile = cursor::get_profile(caller.query("sse"), shell.config.get_profile, &headers);
-    shell.stream(&session, run, from, profile, extras)
+    shell.stream(target, from, profile, extras, None)
 }
 
 /// The whole body of a request, within bounds of size and time.
