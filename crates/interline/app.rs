@@ -46,7 +46,7 @@ impl App {
     /// # Errors
     /// When the listener has no address.
     pub(crate) fn start(checked: Checked, listener: TcpListener, home: Router) -> std::io::Result<Self> {
-        let Checked { config, gate, routes, targets } = checked;
+        let Checked { config, gate, routes, targets, warnings: _ } = checked;
         let address = listener.local_addr()?;
         let is_open = matches!(gate, Gate::Open);
         let hub = Arc::new(Hub::new(gate, routes, config.run.clone(), config.ask.clone(), Arc::new(Memory::default())));

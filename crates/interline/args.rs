@@ -34,8 +34,9 @@ pub(crate) enum Command {
 
 /// Run the proxy.
 ///
-/// The config is read and checked first; what is wrong is said with file, line and key, and nothing starts. Every key can also be set
-/// by an environment variable INTERLINE__SECTION__KEY, which wins over the file.
+/// The config is read and checked first; what is wrong is said with file, line and key, and nothing starts. Every key of a [section] can
+/// also be set by an environment variable INTERLINE__SECTION__KEY, which wins over the file; a list is written as in the file. The tables
+/// [[token]], [[upstream]], [[route]] and [[policy]] are named in the file only.
 ///
 /// SIGTERM or SIGINT ends it: /readyz turns to 503, no run is accepted any more, those that go on have server.drain_ms to finish. A
 /// second signal ends it at once.
@@ -118,7 +119,8 @@ pub(crate) enum Voice {
 
 /// Check a config without starting anything.
 ///
-/// Exits with 0 if `serve` would take it, else with 2, naming file, line and key of everything that is wrong. Environment variables
+/// Exits with 0 if `serve` would take it, else with 2, naming file, line and key of everything that is wrong. What depends on a value that
+/// cannot be read is checked once it can. What holds, though it may be a mistake, is a warning. Environment variables
 /// INTERLINE__SECTION__KEY count, as they do for `serve`; secrets are fetched, never shown.
 #[derive(Debug, Arguments)]
 #[command(after_help = "\
@@ -213,7 +215,7 @@ pub(crate) struct Chat {
     /// The cell (SSE only).
     #[arg(long, value_name = "CELL", default_value = "my-cell")]
     pub(crate) cell: String,
-    /// Continue this session.
+    /// Continue this session. Where there is none of this id yet, SSE and native servers begin one; over SSE you are told.
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
     /// The model to ask for.
@@ -225,7 +227,8 @@ pub(crate) struct Chat {
     /// Send this, print the answer and leave.
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
-    /// Answer every permission and question this way instead of asking you. Without a terminal the default is deny.
+    /// Answer every permission and question this way instead of asking you. Without a terminal the default is deny. Over Socket.IO a question
+    /// cannot be declined: its answer then says that nobody wants to decide it.
     #[arg(long, value_enum)]
     pub(crate) answer: Option<AutoAnswer>,
 }
@@ -285,6 +288,18 @@ mod tests {
         assert_eq!(called("/home/me/interline"), "./interline");
         assert_eq!(called("/usr/bin/interline"), "/usr/bin/interline");
         assert_eq!(called("/opt/it's here/interline"), r"'/opt/it'\''s here/interline'");
+    }
+
+    #[test]
+    fn the_help_of_sim_names_everything_that_can_be_played() {
+        use clap::CommandFactory as _;
+        let help = Args::command().find_subcommand_mut("sim").unwrap().render_long_help().to_string();
+        let words = |list: &str| list.split(',').map(|each| each.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
+        let told = help.split("Prompts:").nth(1).unwrap();
+        let told = words(&told.replace("scene NAME", ",").replace("fault NAME", ",").replace("Anything else", ","));
+        for name in words(interline_sim::FAULTS).into_iter().chain(words(interline_sim::SCENES)) {
+            assert!(told.contains(&name), "{name}: {told:?}");
+        }
     }
 
     #[test]

@@ -244,7 +244,7 @@ impl Talker {
         match asking.take(&line) {
             Taken::Again(hint) => {
                 let prompt = screen::harmless(&asking.prompt());
-                self.screen.line(hint);
+                self.screen.line(&screen::harmless(&hint));
                 self.screen.prompt(&prompt);
             }
             Taken::Next => {

@@ -267,8 +267,8 @@ pub(crate) fn load(file: &Path, flags: Vec<Layer>) -> Result<Checked, Problems> 
 
 /// Reads and checks settings that come from these layers.
 pub(crate) fn from_layers(layers: &[Layer]) -> Result<Checked, Problems> {
-    let (config, places) = layers::read::<Config>(layers)?;
-    check::check(config, &places)
+    let read = layers::read::<Config>(layers).map_err(Problems)?;
+    check::check(read.value, &read.places, read.unknown)
 }
 
 #[cfg(test)]

@@ -85,7 +85,13 @@ fn guide(base: &str, program: &str) -> String {
         r#"Interline demo: the proxy, and a simulated agent server behind it. Ctrl-C ends both.
 
   {base}/
-  one prompt, live on SSE and Socket.IO side by side, in your browser
+  one run, live on SSE and Socket.IO side by side, in your browser
+
+What to send, there and below: any sentence is answered by a small scripted agent, with a permission and a question; a word in it chooses:
+  quick      no questions, the shortest      ask        a permission only
+  question   a question only                 form       a form
+  long       a long answer, to be stopped
+  play NAME  a recorded run: chat-thinking, chat-with-tools, agent-with-permission, agent-with-elicitation, ask, error, multi
 
 A terminal chat, over any surface:
   {program} chat {base}
@@ -102,8 +108,10 @@ The same run again from its 5th event; the run's id is in the first one:
 Why each of its events is there: the agent server's messages behind it, and the rules:
   curl '{base}/cells/my-cell/runs/RUN_ID/events?explain=1'
 
-Socket.IO with Python (pip install "python-socketio[asyncio_client]" requests):
-  python3 -c "
+Socket.IO with Python, in an environment of its own (on Debian it needs the package python3-venv):
+  python3 -m venv interline-venv
+  interline-venv/bin/pip install "python-socketio[asyncio_client]" requests
+  interline-venv/bin/python -c "
 import asyncio, requests, socketio
 async def main():
     session = requests.post('{base}/api/sessions', json={{'intent': ''}}).json()['session_id']
@@ -125,14 +133,17 @@ Socket.IO with Node (npm install socket.io-client, then as an .mjs file):
   socket.on("chat:end", () => socket.close());
   socket.emit("chat:send", {{ session_id, message: "hello, be quick" }});
 
-The native protocol, for whoever speaks it already:
-  {base}/v1/agent/sessions   the cloud agent plane
-  {base}/v1/code/sessions    the local bridge
+The native protocol, for whoever speaks it already, as the cloud agent plane and as the local bridge. A session begins with a POST, the
+rest goes over its WebSocket; this does both:
+  {program} chat {base} --surface native --mode agent --prompt quick
+  {program} chat {base} --surface bridge --prompt quick
 
 For operators: {base}/healthz  {base}/readyz  {base}/metrics
 
 Any sentence is answered by a small scripted agent: with questions and permissions, or without if it says `quick`. `play NAME` plays a
-recorded run: chat-thinking, chat-with-tools, agent-with-permission, agent-with-elicitation, ask, error, multi.
+recorded run: chat-thinking, chat-with-tools, agent-with-permission, agent-with-elicitation, ask, error, multi. `scene NAME` shows one
+thing: permission, questions, form, link, asks 3, subagent, overtake, replayed, settings 5000, task 9000, compaction. `fault NAME` is a
+server that misbehaves: drop 3, cancel late 2000, deaf 31000, cli 5000 and others; `interline sim --help` lists them.
 "#
     )
 }

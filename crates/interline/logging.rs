@@ -5,6 +5,7 @@ use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt as _;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
@@ -92,8 +93,16 @@ fn names(directive: &str, library: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['=', ':', '[', '_']))
 }
 
-/// What is wrong with a filter, if anything is.
+/// What is wrong with a filter, if anything is. A single word could name a module as well, of which everything would be logged and nothing
+/// else: whoever writes one means a level.
 pub(crate) fn check_filter(filter: &str) -> Result<(), String> {
+    for word in filter.split(',').map(str::trim).filter(|word| !word.contains(['=', '['])) {
+        if word.is_empty() || word.parse::<LevelFilter>().is_err() {
+            return Err(format!(
+                "{word:?} is no level: there are error, warn, info, debug, trace and off; a module's is written module=level"
+            ));
+        }
+    }
     EnvFilter::builder().parse(filter).map(drop).map_err(|error| error.to_string())
 }
 
@@ -161,6 +170,19 @@ mod tests {
         let coloured = hostile(true);
         assert_eq!(coloured.matches("\u{1b}[2J").count(), 0, "{coloured:?}");
         assert!(coloured.contains("\u{1b}[3m") && coloured.lines().count() == 1, "{coloured:?}");
+    }
+
+    #[test]
+    fn a_filter_of_no_known_level_is_wrong() {
+        for good in
+            ["info", "WARN", "off", "info,interline_upstream_native=debug", "interline_hub::session=trace, error", "info,[run{id=1}]=debug"]
+        {
+            assert_eq!(check_filter(good), Ok(()), "{good}");
+        }
+        for bad in ["loud", "", "info,,debug", "info,interline_hub", "info,interline_hub=loud", "=["] {
+            assert!(check_filter(bad).is_err(), "{bad}");
+        }
+        assert!(check_filter("loud").is_err_and(|why| why.starts_with("\"loud\" is no level: there are error, ")));
     }
 
     #[test]

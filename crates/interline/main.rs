@@ -76,6 +76,9 @@ fn wait<T>(work: impl Future<Output = Result<T, Box<dyn Error>>>) -> Result<T, B
 
 fn check(args: &Check) -> Result<(), Box<dyn Error>> {
     let checked = config::load(&args.file, Vec::new())?;
+    for warning in &checked.warnings {
+        eprintln!("interline: warning: {warning}");
+    }
     println!("{}: right. {}", args.file.display(), checked.summary());
     Ok(())
 }

@@ -21,6 +21,9 @@ pub(crate) async fn run(args: Serve) -> Result<(), Box<dyn Error>> {
     let flags = args.listen.iter().map(|listen| Layer::flag("--listen", "server.listen", listen)).collect();
     let checked = config::load(&args.config, flags)?;
     logging::start(&checked.config.log);
+    for warning in &checked.warnings {
+        tracing::warn!("{warning}");
+    }
     let listener = bind(&checked.config.server.listen.to_string()).await?;
     let base = format!("http://{}", listener.local_addr()?);
     let mut signals = Signals::catch()?;
@@ -29,7 +32,7 @@ pub(crate) async fn run(args: Serve) -> Result<(), Box<dyn Error>> {
     println!("Interline {} at {base}", env!("CARGO_PKG_VERSION"));
     println!("  SSE        POST {base}/cells/CELL/run");
     println!("  Socket.IO  {base} (path /socket.io/, REST under /api)");
-    println!("  native     {base}/v1/agent/sessions and {base}/v1/code/sessions");
+    println!("  native     POST {base}/v1/agent/sessions or {base}/v1/code/sessions");
     println!("  operators  {base}/healthz  {base}/readyz  {base}/metrics");
     println!("  cells      {}", cells.join(", "));
     tracing::info!(address = %app.address(), "serving");

@@ -44,8 +44,32 @@ pub(crate) async fn bind(address: &str) -> Result<TcpListener, BindError> {
 
 /// An address could not be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {error}")]
+#[error("cannot listen on {address}: {error}{}", hint(error))]
 pub(crate) struct BindError {
     address: String,
     error: std::io::Error,
+}
+
+/// What to do about it.
+fn hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "; something listens there already. Choose another address with --listen, for example --listen 127.0.0.1:0 for any free port"
+        }
+        std::io::ErrorKind::AddrNotAvailable | std::io::ErrorKind::PermissionDenied => "; choose another address with --listen",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_in_use_is_told_with_the_way_out() {
+        let taken = bind("127.0.0.1:0").await.unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        let said = bind(&address).await.unwrap_err().to_string();
+        assert!(said.starts_with(&format!("cannot listen on {address}: ")) && said.contains("--listen 127.0.0.1:0"), "{said}");
+    }
 }

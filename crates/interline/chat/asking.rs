@@ -33,7 +33,7 @@ enum Step {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Taken {
     /// It is no answer; this says what is.
-    Again(&'static str),
+    Again(String),
     /// There is more to answer.
     Next,
     /// The answer is whole.
@@ -102,7 +102,7 @@ impl Asking {
             }
             Some(Step::Field { name, schema, required }) => {
                 let title = schema["title"].as_str().unwrap_or(name);
-                let choices = schema["enum"].as_array().map(|all| format!(" ({})", all.iter().map(plain).collect::<Vec<_>>().join(", ")));
+                let choices = Some(options(schema)).filter(|all| !all.is_empty()).map(|all| format!(" ({})", labels(&all)));
                 let default = schema.get("default").map(|default| format!(" [{}]", plain(default)));
                 let optional = if *required || default.is_some() { "" } else { " (may be empty)" };
                 format!("{title}{}{}{optional} > ", choices.unwrap_or_default(), default.unwrap_or_default())
@@ -119,15 +119,16 @@ impl Asking {
                 "y" | "yes" => json!("yes"),
                 "n" | "no" => json!("no"),
                 "a" | "always" if *always => json!("always"),
-                _ => return Taken::Again("y or n"),
+                _ => return Taken::Again(if *always { "y, n or a" } else { "y or n" }.to_owned()),
             },
             Some(Step::Choice { options, several, .. }) => match choose(line, options, *several) {
                 Some(chosen) => json!(chosen),
-                None => return Taken::Again("a number from the list, or your own words"),
+                None if options.is_empty() => return Taken::Again("say something".to_owned()),
+                None => return Taken::Again(format!("a number from 1 to {}, or your own words", options.len())),
             },
             Some(Step::Field { schema, required, .. }) => match field(line, schema, *required) {
                 Some(value) => value,
-                None => return Taken::Again("that does not fit"),
+                None => return Taken::Again(format!("that does not fit: {}", fitting(schema))),
             },
             None => Value::Null,
         };
@@ -225,6 +226,37 @@ fn choose(line: &str, options: &[(String, String)], several: bool) -> Option<Str
     Some(line.to_owned())
 }
 
+/// The values that a field lets choose from, with their labels; of a list, those of its members.
+fn options(schema: &Value) -> Vec<(Value, String)> {
+    let schema = if schema["type"] == "array" { &schema["items"] } else { schema };
+    if let Some(values) = schema["enum"].as_array() {
+        let name = |at: usize, value: &Value| schema["enumNames"][at].as_str().map_or_else(|| plain(value), str::to_owned);
+        return values.iter().enumerate().map(|(at, value)| (value.clone(), name(at, value))).collect();
+    }
+    let titled = schema["oneOf"].as_array().or_else(|| schema["anyOf"].as_array());
+    let pair = |option: &Value| Some((option.get("const")?.clone(), plain(option.get("title").unwrap_or(option.get("const")?))));
+    titled.into_iter().flatten().filter_map(pair).collect()
+}
+
+fn labels(options: &[(Value, String)]) -> String {
+    options.iter().map(|(_, label)| label.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// What a field takes.
+fn fitting(schema: &Value) -> String {
+    let options = options(schema);
+    let bound = |word: &str, name: &str| schema[name].as_f64().map(|bound| format!(", {word} {bound}")).unwrap_or_default();
+    let number = |word: &str| format!("{word}{}{}", bound("at least", "minimum"), bound("at most", "maximum"));
+    match schema["type"].as_str() {
+        Some("array") if !options.is_empty() => format!("any of {}, with commas", labels(&options)),
+        _ if !options.is_empty() => format!("one of {}", labels(&options)),
+        Some("integer") => number("a whole number"),
+        Some("number") => number("a number"),
+        Some("boolean") => "y or n".to_owned(),
+        _ => "it must be filled in".to_owned(),
+    }
+}
+
 /// A line as the value of a field; `null` leaves it out.
 fn field(line: &str, schema: &Value, required: bool) -> Option<Value> {
     if line.is_empty() {
@@ -233,31 +265,54 @@ fn field(line: &str, schema: &Value, required: bool) -> Option<Value> {
             None => (!required).then_some(Value::Null),
         };
     }
-    let value = match schema["type"].as_str() {
-        Some("integer") => json!(line.parse::<i64>().ok()?),
-        Some("number") => json!(line.parse::<f64>().ok().filter(|number| number.is_finite())?),
+    let options = options(schema);
+    let named = |word: &str| {
+        let is_it = |(value, label): &&(Value, String)| plain(value) == word || label.eq_ignore_ascii_case(word);
+        options.iter().find(is_it).map(|(value, _)| value.clone())
+    };
+    let inside = |number: &f64| {
+        number.is_finite()
+            && schema["minimum"].as_f64().is_none_or(|least| *number >= least)
+            && schema["maximum"].as_f64().is_none_or(|most| *number <= most)
+    };
+    Some(match schema["type"].as_str() {
+        Some("array") => {
+            let words = line.split(',').map(str::trim).filter(|word| !word.is_empty());
+            Value::Array(words.map(|word| if options.is_empty() { Some(json!(word)) } else { named(word) }).collect::<Option<_>>()?)
+        }
+        _ if !options.is_empty() => named(line)?,
+        Some("integer") => json!(line.parse::<i64>().ok().filter(|_| line.parse().is_ok_and(|real| inside(&real)))?),
+        Some("number") => json!(line.parse::<f64>().ok().filter(inside)?),
         Some("boolean") => match line.to_ascii_lowercase().as_str() {
             "y" | "yes" | "true" => json!(true),
             "n" | "no" | "false" => json!(false),
             _ => return None,
         },
         _ => json!(line),
-    };
-    match schema["enum"].as_array() {
-        Some(all) => all.contains(&value).then_some(value),
-        None => Some(value),
-    }
+    })
 }
 
 /// The least that a schema takes.
 fn least(schema: &Value) -> Value {
-    if let Some(value) = schema.get("default").or_else(|| schema["enum"].get(0)) {
+    if let Some(value) = schema.get("default") {
         return value.clone();
     }
-    match schema["type"].as_str() {
-        Some("integer" | "number") => schema.get("minimum").cloned().unwrap_or(json!(0)),
-        Some("boolean") => json!(true),
+    let first = options(schema).into_iter().next().map(|(value, _)| value);
+    match (schema["type"].as_str(), first) {
+        (Some("array"), first) => Value::Array(first.into_iter().collect()),
+        (_, Some(first)) => first,
+        (Some("integer" | "number"), _) => schema.get("minimum").cloned().unwrap_or(json!(0)),
+        (Some("boolean"), _) => json!(true),
         _ => json!(""),
+    }
+}
+
+/// What a value of a form reads like among the options that a server draws for its field.
+pub(crate) fn label_of(field: &Value, value: &Value) -> String {
+    match value {
+        Value::Bool(true) => "Yes".to_owned(),
+        Value::Bool(false) => "No".to_owned(),
+        value => options(field).into_iter().find(|(option, _)| option == value).map_or_else(|| plain(value), |(_, label)| label),
     }
 }
 
@@ -366,13 +421,36 @@ mod tests {
             "required": ["env"],
         }});
         let mut asking = Asking::new(ask(AskKind::Form, schema.clone()));
-        assert!(matches!(asking.take("nowhere"), Taken::Again(_)));
+        assert_eq!(asking.take("1"), Taken::Again("that does not fit: one of staging, production".to_owned()));
         assert_eq!(asking.take("staging"), Taken::Next);
         assert_eq!(asking.take(""), Taken::Next);
         let Taken::Whole(Answer::Form { action: FormAction::Accept, content: Some(content) }) = asking.take("3") else { panic!() };
         assert_eq!(content.to_value(), json!({"env": "staging", "notify": true, "replicas": 3}));
         let Answer::Form { content: Some(least), .. } = automatic(&ask(AskKind::Form, schema), AutoAnswer::Allow) else { panic!() };
         assert_eq!(least.to_value(), json!({"env": "staging"}));
+    }
+
+    #[test]
+    fn what_does_not_fit_a_field_is_told_what_would() {
+        let named = json!({"type": "string", "enum": ["a", "b"], "enumNames": ["Alpha", "Beta"]});
+        let several = json!({"type": "array", "items": {"anyOf": [{"const": "x", "title": "Ex"}, {"const": "y"}]}});
+        let count = json!({"type": "integer", "minimum": 1, "maximum": 10});
+        for (schema, bad, fits) in [
+            (&named, "c", "one of Alpha, Beta"),
+            (&several, "Ex, z", "any of Ex, y, with commas"),
+            (&count, "11", "a whole number, at least 1, at most 10"),
+            (&count, "abc", "a whole number, at least 1, at most 10"),
+            (&json!({"type": "number"}), "NaN", "a number"),
+            (&json!({"type": "boolean"}), "1", "y or n"),
+            (&json!({"type": "string"}), "", "it must be filled in"),
+        ] {
+            assert_eq!((field(bad, schema, true), fitting(schema).as_str()), (None, fits), "{bad}");
+        }
+        assert_eq!(field("beta", &named, true), Some(json!("b")));
+        assert_eq!(field("Ex, y", &several, true), Some(json!(["x", "y"])));
+        assert_eq!(field("10", &count, true), Some(json!(10)));
+        assert_eq!((label_of(&named, &json!("b")), label_of(&json!({}), &json!(true))), ("Beta".to_owned(), "Yes".to_owned()));
+        assert_eq!((least(&several), least(&count), least(&named)), (json!(["x"]), json!(1), json!("a")));
     }
 
     #[test]

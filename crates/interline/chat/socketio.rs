@@ -9,6 +9,7 @@ use interline_model::{Answer, Ask, FormAction, Outcome};
 use serde_json::{Map, Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
+use super::asking::label_of;
 use super::http::{Server, Socket};
 use super::wire::{ChatError, Say, Wire, failed};
 use turns::{End, Turns};
@@ -113,6 +114,10 @@ impl Chat<'_> {
     }
 }
 
+/// What the agent is told instead of an answer. The protocol has no way to decline a question: whatever is sent is its answer, and a
+/// stop would end the run. So the answer itself says it, in words that let the agent go on.
+const DECLINED: &str = "No answer: the user does not want to decide this. Go on without it if you can.";
+
 /// An answer as choices of the options that were shown (socketio.md §2.3); what is no option is free text.
 fn chosen(ask: &Ask, answer: &Answer) -> Value {
     let label = |wanted: &[&str]| {
@@ -139,15 +144,46 @@ fn chosen(ask: &Ask, answer: &Answer) -> Value {
         }
         Answer::Deny { .. } | Answer::Form { action: FormAction::Decline | FormAction::Cancel, .. } => {
             match label(&["Deny", "Decline", "No"]) {
-                Some(option) => selections.insert("0".to_owned(), json!([option])),
-                None => custom.insert("0".to_owned(), json!("The user does not want to answer this.")),
-            };
+                Some(option) => {
+                    selections.insert("0".to_owned(), json!([option]));
+                }
+                // Each question wants an answer of its own.
+                None => {
+                    let all = (0..ask.questions.len().max(1)).map(|number| (number.to_string(), json!(DECLINED)));
+                    custom.extend(all);
+                }
+            }
         }
-        Answer::Form { action: FormAction::Accept, .. } | Answer::Native(_) => {
+        Answer::Form { action: FormAction::Accept, content } => {
+            selections.insert("0".to_owned(), json!([label(&["Accept", "Allow"]).unwrap_or_default()]));
+            if let Some(content) = content {
+                fill_in(ask, &content.to_value(), &mut selections, &mut custom);
+            }
+        }
+        Answer::Native(_) => {
             selections.insert("0".to_owned(), json!([label(&["Accept", "Allow"]).unwrap_or_default()]));
         }
     }
     json!({"tool_call_id": ask.id.as_str(), "selections": selections, "custom": custom})
+}
+
+/// The members of a form's content, each as the answer to the question whose header is its name; what is left out is skipped.
+fn fill_in(ask: &Ask, content: &Value, selections: &mut Map<String, Value>, custom: &mut Map<String, Value>) {
+    let request = ask.input.to_value();
+    for (number, question) in ask.questions.iter().enumerate().skip(1) {
+        let Some(name) = question.header.as_deref() else { continue };
+        let field = &request["requested_schema"]["properties"][name];
+        let labels: Vec<String> = match content.get(name) {
+            Some(Value::Array(values)) => values.iter().map(|value| label_of(field, value)).collect(),
+            Some(value) => vec![label_of(field, value)],
+            None => vec!["Skip".to_owned()],
+        };
+        let picks = labels.iter().map(|label| question.options.iter().position(|option| *option.label == **label));
+        match picks.collect::<Option<Vec<usize>>>() {
+            Some(picks) => selections.insert(number.to_string(), json!(picks)),
+            None => custom.insert(number.to_string(), json!(labels.join(", "))),
+        };
+    }
 }
 
 /// A connected socket.
@@ -284,5 +320,39 @@ mod tests {
         let own = chosen(&cities, &choose("Bern"));
         assert_eq!((own["selections"]["0"].clone(), own["custom"]["0"].clone()), (Value::Null, json!("Bern")));
         assert_eq!(own["tool_call_id"], "ask_1");
+    }
+
+    #[test]
+    fn who_declines_says_so_for_every_question() {
+        let mut asked = ask(&["Rome", "Oslo"], false);
+        asked.questions.push(asked.questions[0].clone());
+        let declined = chosen(&asked, &Answer::Deny { message: Text::new() });
+        assert_eq!((declined["selections"].clone(), declined["custom"].clone()), (json!({}), json!({"0": DECLINED, "1": DECLINED})));
+    }
+
+    #[test]
+    fn a_form_is_filled_in_by_its_questions() {
+        let mut form = ask(&["Accept", "Decline"], false);
+        form.kind = AskKind::Form;
+        form.input = Json::from_value(&json!({"requested_schema": {"properties": {
+            "env": {"enum": ["s", "p"], "enumNames": ["Staging", "Production"]}, "dry": {"type": "boolean"}, "n": {"type": "integer"}, "mail": {"type": "string"},
+        }}}));
+        let field = |name: &'static str, labels: &[&'static str]| Question {
+            header: Some(Text::from_static(name)),
+            ..ask(labels, false).questions.remove(0)
+        };
+        let fields = [
+            field("dry", &["Yes", "No", "Skip"]),
+            field("env", &["Staging", "Production"]),
+            field("mail", &["Skip"]),
+            field("n", &["Skip"]),
+        ];
+        form.questions.extend(fields);
+        let content = Json::from_value(&json!({"env": "p", "dry": false, "n": 3}));
+        let filled = chosen(&form, &Answer::Form { action: FormAction::Accept, content: Some(content) });
+        assert_eq!(filled["selections"], json!({"0": [0], "1": [1], "2": [1], "3": [0]}));
+        assert_eq!(filled["custom"], json!({"4": "3"}));
+        let declined = chosen(&form, &Answer::Form { action: FormAction::Decline, content: None });
+        assert_eq!(declined["selections"], json!({"0": [1]}));
     }
 }

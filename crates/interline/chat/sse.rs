@@ -42,6 +42,13 @@ struct Run<'a> {
 pub(crate) async fn talk(server: Server, options: Options, mut wire: Wire) -> Result<(), ChatError> {
     let cell = format!("/cells/{}", escaped(&options.cell));
     let mut session = options.session;
+    if let Some(id) = &session {
+        // A run may name a session that there is not yet. Whoever wanted to continue one should know.
+        let known = server.call(Method::GET, &format!("{cell}/sessions/{}/plan", escaped(id)), None).await;
+        if matches!(&known, Err(ChatError::Refused(why)) if why.starts_with("404") && why.contains(id.as_str())) {
+            wire.note(format!("new session {id}"));
+        }
+    }
     while let Some(prompt) = wire.prompt().await {
         let body = json!({
             "actor": "terminal",

@@ -1,4 +1,5 @@
-//! The bounds of numbers: every integer of the config, found by walking it, so that a key that is added later has them, too.
+//! The bounds of numbers: every integer of the config, found by walking it, so that a key that is added later has them, too; and the keys
+//! that only work beside others.
 
 use super::Config;
 
@@ -22,15 +23,48 @@ const MAY_BE_ZERO: [&str; 19] = [
     "link.resend_ms",
     "sse.heartbeat_ms",
     "sse.retry_ms",
+    "sse.dedupe_posts_ms",
     "sse.first_turn_num",
     "socketio.context_window",
     "socketio.snapshot_ms",
     "socketio.snapshot_bytes",
-    "native.replace_timeout_ms",
 ];
 
 /// What is needed for more than one's own sake.
 const LEAST: [(&str, u64, &str); 1] = [("sse.max_event_bytes", 1024, "an event holds its names and ids whole")];
+
+/// How one key has to be to another.
+#[derive(Clone, Copy, Debug)]
+enum Than {
+    More,
+    AtLeast,
+}
+
+/// Pairs of keys that hold only together, and why.
+const PAIRS: [(&str, Than, &str, &str); 5] = [
+    ("native.replace_timeout_ms", Than::More, "run.stop_grace_ms", "the turn that a new message replaces has that long to end"),
+    ("native.max_write_buffer", Than::AtLeast, "link.max_message_bytes", "a frame that does not fit in costs its client the socket"),
+    ("native.pong_timeout_ms", Than::More, "native.ping_interval_ms", "no pong comes before its ping"),
+    ("link.backoff_max_ms", Than::AtLeast, "link.backoff_first_ms", "it bounds all pauses, the first one, too"),
+    ("run.forget_ms", Than::AtLeast, "run.keep_ms", "what is to be kept cannot be forgotten"),
+];
+
+/// Calls `found` with each key that is wrong beside another one, and why.
+pub(super) fn check_pairs(config: &Config, mut found: impl FnMut(String, String)) {
+    let Ok(sections) = toml::Table::try_from(config) else { return };
+    let value = |key: &str| key.split_once('.').and_then(|(section, key)| sections.get(section)?.get(key)?.as_integer());
+    for (key, than, other, why) in PAIRS {
+        let (Some(one), Some(two)) = (value(key), value(other)) else { continue };
+        let (holds, word) = match than {
+            Than::More => (one > two, "more than"),
+            Than::AtLeast => (one >= two, "at least"),
+        };
+        // What is wrong alone is said already.
+        if !holds && (one > 0 || MAY_BE_ZERO.contains(&key)) {
+            found(key.to_owned(), format!("must be {word} {other}, which is {two}: {why}"));
+        }
+    }
+}
 
 /// Calls `found` with each integer that is out of its bounds, and why.
 pub(super) fn check(config: &Config, mut found: impl FnMut(String, String)) {
@@ -77,9 +111,42 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_need_one_another_are_both_named() {
+        let wrong = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            let mut all = Vec::new();
+            check_pairs(&config, |key, why| all.push(format!("{key} {why}")));
+            all.join("\n")
+        };
+        assert_eq!(wrong(|_| {}), "");
+        for (change, expected) in [
+            (
+                (|config| config.native.replace_timeout_ms = 3000) as fn(&mut Config),
+                "native.replace_timeout_ms must be more than run.stop_grace_ms, which is 3000: ",
+            ),
+            (|config| config.run.stop_grace_ms = 10_000, "native.replace_timeout_ms must be more than run.stop_grace_ms, which is 10000: "),
+            (
+                |config| config.native.max_write_buffer -= 1,
+                "native.max_write_buffer must be at least link.max_message_bytes, which is 67108864: ",
+            ),
+            (
+                |config| config.native.pong_timeout_ms = 30_000,
+                "native.pong_timeout_ms must be more than native.ping_interval_ms, which is 30000: ",
+            ),
+            (|config| config.link.backoff_max_ms = 0, "link.backoff_max_ms must be at least link.backoff_first_ms, which is 1000: "),
+            (|config| config.run.forget_ms = 1, "run.forget_ms must be at least run.keep_ms, which is 3600000: "),
+        ] {
+            let said = wrong(change);
+            assert!(said.starts_with(expected) && said.lines().count() == 1, "{said}");
+        }
+    }
+
+    #[test]
     fn the_keys_that_are_named_here_are_there() {
         let sections = toml::Table::try_from(Config::default()).unwrap();
-        for key in MAY_BE_ZERO.iter().chain(LEAST.iter().map(|(key, ..)| key)) {
+        let pairs = PAIRS.iter().flat_map(|(one, _, other, _)| [one, other]);
+        for key in MAY_BE_ZERO.iter().chain(LEAST.iter().map(|(key, ..)| key)).chain(pairs) {
             let (section, key) = key.split_once('.').unwrap();
             assert!(sections[section].get(key).is_some_and(|value| value.is_integer()), "{section}.{key}");
         }

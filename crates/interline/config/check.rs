@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use interline_hub::{Conduct, Decision, Gate, OnBusy, Policies, Policy, Route, Routes, Token, Unwatched, Upstream};
 use interline_model::CellName;
-use interline_upstream_native::{ConfigError, Kind};
+use interline_upstream_native::{ConfigError, Kind, Mode};
 
 use super::layers::Places;
 use super::{AuthMode, BusyPolicy, Config, PolicyDecision, Problem, Problems, RouteConfig, bounds};
@@ -19,11 +19,14 @@ pub(crate) struct Checked {
     pub(crate) routes: Routes,
     /// Where the upstreams are, for readiness.
     pub(crate) targets: Vec<Target>,
+    /// What may well be a mistake, though it holds.
+    pub(crate) warnings: Vec<Problem>,
 }
 
 struct Findings<'a> {
     places: &'a Places,
     problems: Vec<Problem>,
+    warnings: Vec<Problem>,
 }
 
 impl Findings<'_> {
@@ -31,11 +34,16 @@ impl Findings<'_> {
         let key = key.into();
         self.problems.push(Problem::at(self.places.of(&key), key, message));
     }
+
+    fn warn(&mut self, key: impl Into<String>, message: impl Into<String>) {
+        let key = key.into();
+        self.warnings.push(Problem::at(self.places.of(&key), key, message));
+    }
 }
 
-/// Checks a config.
-pub(crate) fn check(mut config: Config, places: &Places) -> Result<Checked, Problems> {
-    let mut found = Findings { places, problems: Vec::new() };
+/// Checks a config; `problems` are those that reading it has found.
+pub(crate) fn check(mut config: Config, places: &Places, problems: Vec<Problem>) -> Result<Checked, Problems> {
+    let mut found = Findings { places, problems, warnings: Vec::new() };
     server(&config, &mut found);
     let gate = gate(&config, &mut found);
     let (upstreams, targets) = upstreams(&config, &mut found);
@@ -51,8 +59,9 @@ pub(crate) fn check(mut config: Config, places: &Places) -> Result<Checked, Prob
     if !found.problems.is_empty() {
         return Err(Problems(found.problems));
     }
+    let warnings = found.warnings;
     config.share();
-    Ok(Checked { config, gate, routes, targets })
+    Ok(Checked { config, gate, routes, targets, warnings })
 }
 
 fn server(config: &Config, found: &mut Findings<'_>) {
@@ -65,6 +74,7 @@ fn server(config: &Config, found: &mut Findings<'_>) {
         found.add("server.listen", message);
     }
     bounds::check(config, |key, why| found.add(key, why));
+    bounds::check_pairs(config, |key, why| found.add(key, why));
 }
 
 fn gate(config: &Config, found: &mut Findings<'_>) -> Gate {
@@ -150,6 +160,10 @@ fn upstreams(config: &Config, found: &mut Findings<'_>) -> (Named, Vec<Target>) 
         }
         if section.kind == Kind::Bridge && section.mode.is_some() {
             found.add(key("mode"), "is for kind = \"cloud\" only");
+        }
+        if section.kind == Kind::Cloud && section.mode == Some(Mode::Agent) && section.environment_id.is_none() {
+            let why = "no environment_id says which device works; servers that do not choose one themselves refuse every run";
+            found.warn(key("mode"), why);
         }
         targets.extend(target(&section.name, &section.url));
         upstreams.push((section.name.clone(), built));

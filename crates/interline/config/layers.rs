@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use super::problem::Problem;
 
@@ -133,8 +133,20 @@ impl Places {
     }
 }
 
+/// What the layers come to.
+#[derive(Debug)]
+pub(crate) struct Read<T> {
+    pub(crate) value: T,
+    pub(crate) places: Places,
+    /// Keys that there are not: all else was read without them.
+    pub(crate) unknown: Vec<Problem>,
+}
+
 /// Reads the layers, later ones over earlier ones.
-pub(crate) fn read<T: DeserializeOwned>(layers: &[Layer]) -> Result<(T, Places), Problem> {
+///
+/// # Errors
+/// Every key whose value cannot be read, and every key that there is not.
+pub(crate) fn read<T: DeserializeOwned>(layers: &[Layer]) -> Result<Read<T>, Vec<Problem>> {
     let mut starts = Vec::new();
     let mut texts = Vec::new();
     let mut end = 0;
@@ -157,20 +169,70 @@ pub(crate) fn read<T: DeserializeOwned>(layers: &[Layer]) -> Result<(T, Places),
             Ok(table) => lay_over(&mut merged, table.into_inner()),
             Err(error) => {
                 let place = error.span().and_then(|span| locate(span.start));
-                return Err(Problem::at(place, String::new(), error.message()));
+                return Err(vec![Problem::at(place, String::new(), error.message())]);
             }
         }
     }
     let file = layers.iter().find(|layer| matches!(layer.source, Source::File(_)));
     let mut places = Places { keys: Vec::new(), file: file.map(|layer| Place { source: layer.source.clone(), line: 0 }) };
     list(&merged, "", &locate, &mut places.keys);
-    match T::deserialize(toml::Deserializer::from(Spanned::new(0..end, merged))) {
-        Ok(value) => Ok((value, places)),
-        Err(error) => {
-            let key = error.span().and_then(|span| places.around(&span));
-            let place = key.map(|key| key.place.clone()).or_else(|| locate(error.span()?.start));
-            Err(Problem::at(place, key.map(|key| key.path.clone()).unwrap_or_default(), error.message()).without_secrets())
+    // The reader gives up at the first mistake, so what it stumbled over is taken away and the rest is read again.
+    let (mut unknown, mut unreadable) = (Vec::new(), Vec::new());
+    let mut taken: Vec<String> = Vec::new();
+    loop {
+        let error = match T::deserialize(toml::Deserializer::from(Spanned::new(0..end, merged.clone()))) {
+            Ok(value) if unreadable.is_empty() => return Ok(Read { value, places, unknown }),
+            Ok(_) => break,
+            Err(error) => error,
+        };
+        let key = error.span().and_then(|span| places.around(&span));
+        let place = key.map(|key| key.place.clone()).or_else(|| locate(error.span()?.start));
+        let path = key.map(|key| key.path.clone()).unwrap_or_default();
+        let message = error.message();
+        if message.starts_with(UNKNOWN) {
+            unknown.push(Problem::at(place, path.clone(), message).without_secrets());
+        } else if !taken.iter().any(|taken| *message == missing(&path, taken)) {
+            unreadable.push(Problem::at(place, path.clone(), message).without_secrets());
         }
+        // Whatever cannot be taken away ends the search, and so does the last key.
+        if !key.is_some_and(|key| take(&mut merged, &key.spans)) {
+            break;
+        }
+        taken.push(path);
+    }
+    unknown.append(&mut unreadable);
+    Err(unknown)
+}
+
+/// How serde begins to say that there is no such key.
+const UNKNOWN: &str = "unknown field";
+
+/// How serde says that the key at `taken` is missing from the table at `path`.
+fn missing(path: &str, taken: &str) -> String {
+    let key = taken.strip_prefix(path).and_then(|rest| rest.strip_prefix('.')).unwrap_or_default();
+    format!("missing field `{key}`")
+}
+
+/// Takes the key with these spans away, with its value.
+fn take(table: &mut DeTable<'_>, spans: &[Range<usize>; 2]) -> bool {
+    let found = table.iter().find(|(key, value)| [key.span(), value.span()] == *spans).map(|(key, _)| key.clone());
+    match found {
+        Some(key) => table.remove_entry(&key).is_some(),
+        None => table.iter_mut().any(|(_, value)| take_from(value.get_mut(), spans)),
+    }
+}
+
+fn take_from(value: &mut DeValue<'_>, spans: &[Range<usize>; 2]) -> bool {
+    match value {
+        DeValue::Table(table) => take(table, spans),
+        DeValue::Array(values) => {
+            let before = values.len();
+            let kept = values.iter().filter(|value| [value.span(), value.span()] != *spans);
+            let kept: DeArray<'_> = kept.cloned().collect();
+            *values = kept;
+            values.len() < before || values.iter_mut().any(|value| take_from(value.get_mut(), spans))
+        }
+        _ => false,
     }
 }
 

@@ -20,12 +20,12 @@ fn refused(text: &str) -> String {
 }
 
 fn typed(text: &str) -> Config {
-    layers::read::<Config>(&[file(text)]).unwrap().0
+    layers::read::<Config>(&[file(text)]).unwrap().value
 }
 
 /// The commented examples of the file, uncommented.
 fn with_examples() -> String {
-    let sections = ["[[token]]", "[[upstream]]", "[[route]]"];
+    let sections = ["[[token]]", "[[upstream]]", "[[route]]", "[[policy]]"];
     let mut inside = false;
     FILE.lines()
         .map(|line| {
@@ -58,7 +58,8 @@ fn every_key_of_the_commented_file_has_a_sentence() {
 #[test]
 fn the_commented_examples_are_right() {
     let config = typed(&with_examples());
-    assert_eq!((config.token.len(), config.upstream.len(), config.route.len()), (1, 1, 1));
+    assert_eq!((config.token.len(), config.upstream.len(), config.route.len(), config.policy.len()), (1, 1, 1, 1));
+    assert_eq!((config.route[0].on_busy, config.route[0].stop_unwatched_ms), (BusyPolicy::Reject, Some(600_000)));
     assert_eq!(config.upstream[0].provider_id.as_deref(), Some("my-provider"));
     assert_eq!(config.route[0].model.map["gpt-4o"], "claude-sonnet-4-6");
 }
@@ -145,6 +146,129 @@ upstream = "a"
         assert!(line.starts_with(expected), "{line}\nexpected {expected}");
     }
     assert_eq!(lines.len(), expected.len(), "{said}");
+}
+
+#[test]
+fn an_unknown_key_hides_nothing() {
+    let text = r#"[server]
+lissten = "127.0.0.1:1"
+max_connections = 0
+
+[sever]
+listen = "127.0.0.1:1"
+
+[[upstream]]
+name = "a"
+kind = "bridge"
+url = "ftp://x"
+modle = "x"
+
+[[route]]
+cell = "*"
+upstream = "b"
+"#;
+    let said = refused(text);
+    let expected = [
+        "interline.toml:2: server.lissten: unknown field",
+        "interline.toml:5: sever: unknown field",
+        "interline.toml:12: upstream[0].modle: unknown field",
+        "interline.toml:3: server.max_connections: must be more than 0",
+        "interline.toml:11: upstream[0].url: ",
+        "interline.toml:16: route[0].upstream: no [[upstream]] is called \"b\"",
+    ];
+    for expected in expected {
+        assert!(said.lines().any(|line| line.starts_with(expected)), "{expected}\n{said}");
+    }
+    assert_eq!(said.lines().count(), expected.len(), "{said}");
+}
+
+#[test]
+fn all_values_that_cannot_be_read_are_told_and_nothing_that_follows_from_them() {
+    let text = r#"[server]
+listen = 5
+drain_ms = "soon"
+lissten = 1
+
+[auth]
+mode = "opne"
+
+[[upstream]]
+name = 7
+kind = "clod"
+url = "http://x"
+
+[[upstream]]
+name = "b"
+url = "http://x"
+
+[[route]]
+upstream = "b"
+
+[[route]]
+cell = "c"
+upstream = ["b"]
+"#;
+    let said = refused(text);
+    let expected = [
+        "interline.toml:2: server.listen: ",
+        "interline.toml:3: server.drain_ms: ",
+        "interline.toml:4: server.lissten: unknown field",
+        "interline.toml:7: auth.mode: unknown variant `opne`",
+        "interline.toml:10: upstream[0].name: ",
+        "interline.toml:11: upstream[0].kind: ",
+        "interline.toml:14: upstream[1]: missing field `kind`",
+        "interline.toml:18: route[0]: missing field `cell`",
+        "interline.toml:23: route[1].upstream: ",
+    ];
+    for expected in expected {
+        assert!(said.lines().any(|line| line.starts_with(expected)), "{expected}\n{said}");
+    }
+    assert_eq!(said.lines().count(), expected.len(), "{said}");
+}
+
+#[test]
+fn policies_are_checked_as_they_are_written() {
+    let with = |policies: &str| refused(&format!("{}{policies}", LEAST.replace('*', "c")));
+    let policy = |more: &str| format!("\n[[policy]]\nname = \"p\"\n{more}");
+    let sound = "tool = \"Bash|Read\"\nargument = \"command\"\nmatches = \"git (status|diff)\"\ndecision = \"allow\"\ncells = [\"c\"]\n";
+    assert_eq!(with(&policy(sound)), "");
+    assert_eq!(with(&policy("tool = \".*\"\ndecision = \"ask\"\n")), "");
+    for (more, expected) in [
+        ("tool = \"(\"\ndecision = \"deny\"\n", "interline.toml:12: policy[0].tool: is no regular expression: "),
+        (
+            "tool = \"x\"\nargument = \"a\"\nmatches = \"[\"\ndecision = \"deny\"\n",
+            "interline.toml:14: policy[0].matches: is no regular expression: ",
+        ),
+        ("tool = \"x\"\nargument = \"a\"\ndecision = \"deny\"\n", "interline.toml:13: policy[0].argument: needs `matches`"),
+        ("tool = \"x\"\nmatches = \"a\"\ndecision = \"deny\"\n", "interline.toml:13: policy[0].matches: needs `argument`"),
+        (
+            "tool = \"x\"\ncells = [\"c\", \"d\"]\ndecision = \"deny\"\n",
+            "interline.toml:13: policy[0].cells[1]: no [[route]] serves the cell \"d\"",
+        ),
+        ("tool = \"x\"\ndecision = \"maybe\"\n", "interline.toml:13: policy[0].decision: unknown variant `maybe`"),
+        ("tool = \"x\"\n", "interline.toml:10: policy[0]: missing field `decision`"),
+        ("decision = \"deny\"\n", "interline.toml:10: policy[0]: missing field `tool`"),
+    ] {
+        let said = with(&policy(more));
+        assert!(said.starts_with(expected), "{said}\nexpected {expected}");
+    }
+    let twice = with(&(policy(sound) + &policy(sound)));
+    assert!(twice.contains("policy[1].name: each policy has a name of its own"), "{twice}");
+    let unnamed = with("[[policy]]\nname = \"\"\ntool = \"x\"\ndecision = \"deny\"\n");
+    assert!(unnamed.contains("policy[0].name: "), "{unnamed}");
+}
+
+#[test]
+fn a_device_that_nobody_names_is_a_warning() {
+    let cloud = |more: &str| LEAST.replace("\"bridge\"", &format!("\"cloud\"\n{more}"));
+    let warned = |more: &str| {
+        let checked = from_layers(&[file(&cloud(more))]).map_err(|problems| problems.to_string()).unwrap();
+        checked.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let said = warned("mode = \"agent\"");
+    assert!(matches!(&said[..], [one] if one.starts_with("interline.toml:4: upstream[0].mode: no environment_id")), "{said:?}");
+    assert!(warned("mode = \"agent\"\nenvironment_id = \"11111111-1111-4111-8111-111111111111\"").is_empty());
+    assert!(warned("mode = \"task\"").is_empty() && warned("").is_empty());
 }
 
 #[test]
@@ -292,6 +416,8 @@ fn every_number_has_bounds_that_are_told() {
         ("[native]\nmax_session_tokens = 0", "native.max_session_tokens: must be more than 0"),
         ("[sse]\nmax_event_bytes = 1", "sse.max_event_bytes: must be at least 1024"),
         ("[link]\nmax_pending = 2_000_000_000_000", "link.max_pending: must be at most"),
+        ("[native]\nreplace_timeout_ms = 3_000", "native.replace_timeout_ms: must be more than run.stop_grace_ms, which is 3000: "),
+        ("[log]\nfilter = \"loud\"", "log.filter: \"loud\" is no level"),
     ] {
         let said = refused(&format!("{line}\n{LEAST}"));
         assert!(said.starts_with(&format!("interline.toml:2: {why}")), "{said}");

@@ -117,6 +117,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use faults::{bad_frames_text, counted_text, flood_text};
 pub use options::{Error, Options, Pace, Voice};
+pub use prompt::{FAULTS, SCENES};
 pub use stats::{Attachment, ControlFrame, Plane, Prompt, Responses, Stats};
 pub use transcript::BUNDLED;
 

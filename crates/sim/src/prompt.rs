@@ -124,12 +124,12 @@ pub(crate) struct Scenes {
 }
 
 /// The faults, as the refusal of an unknown one lists them.
-const FAULTS: &str = "drop N, gap N, silent, no-result, bad-frames, recoverable, error, hang-after N, busy MS, pause, \
+pub const FAULTS: &str = "drop N, gap N, silent, no-result, bad-frames, recoverable, error, hang-after N, busy MS, pause, \
                       late-result, http STATUS, cancel clean|silent|no-result|error|late MS|success, cli MS, deaf MS [form], compact-failed, \
                       redelivered";
 
 /// The scenes, likewise.
-const SCENES: &str = "permission, questions, form, link, asks N, subagent, overtake, replayed [MS], settings [MS], task MS, compaction";
+pub const SCENES: &str = "permission, questions, form, link, asks N, subagent, overtake, replayed [MS], settings [MS], task MS, compaction";
 
 /// How long `scene settings` listens, if it is not said.
 const LISTENS_MS: u64 = 500;

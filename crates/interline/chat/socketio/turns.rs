@@ -176,22 +176,27 @@ impl Call {
         matches!(self.status.as_str(), "done" | "error" | "cancelled")
     }
 
-    /// The question; one that stands for a permission says so in its arguments, where the server is one of ours.
+    /// The question; one that stands for something else says so in its arguments, where the server is one of ours.
     fn ask(&self, id: &str) -> Ask {
         let questions = questions(&self.arguments["questions"]);
         let stands_for = &self.arguments["ask"];
-        let permission = stands_for["kind"] == "permission";
+        let kind = match stands_for["kind"].as_str() {
+            Some("permission") => AskKind::Permission,
+            Some("form") => AskKind::Form,
+            Some("link") => AskKind::Link,
+            _ => AskKind::Question,
+        };
         let always = questions.first().is_some_and(|question| question.options.iter().any(|option| &*option.label == "Allow always"));
         let word = |value: &Value| value.as_str().map(Text::from);
         Ask {
             id: AskId::from(id),
-            kind: if permission { AskKind::Permission } else { AskKind::Question },
+            kind,
             call: None,
             tool_name: word(&stands_for["tool_name"]).unwrap_or_else(|| Text::from(self.name.as_str())),
-            message: None,
-            input: if permission { Json::from_value(&stands_for["input"]) } else { Json::from_value(&self.arguments) },
+            message: word(&stands_for["input"]["message"]).filter(|_| matches!(kind, AskKind::Form | AskKind::Link)),
+            input: Json::from_value(if kind == AskKind::Question { &self.arguments } else { &stands_for["input"] }),
             questions,
-            suggestions: (permission && always).then(Json::empty_object),
+            suggestions: (kind == AskKind::Permission && always).then(Json::empty_object),
         }
     }
 }
