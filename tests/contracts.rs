@@ -189,7 +189,7 @@ async fn every_get_answers_as_documented_to_ids_that_name_something() {
         let status = match operation.id.as_str() {
             // No WebSocket is asked for; and no turn goes on.
             "cloudStream" => 400,
-            "bridgeSocket" => 409,
+            "bridgeSocket" | "getCellSessionContext" => 409,
             _ => 200,
         };
         let url = operation.url(&document, &known);
@@ -254,6 +254,11 @@ async fn asks_and_their_answers_are_as_documented() {
     let paused = get(&format!("{base}/api/sessions/{session}"), "").await.json();
     assert_eq!((validate("types/session_detail", &paused), paused["status"].as_str()), (Ok(()), Some("waiting_for_input")));
     let ask = pending["elicitations"][0]["request_id"].as_str().expect("an id");
+    let lists = ["".to_owned(), format!("/runs/{run}"), format!("/sessions/{session}")].map(|of| format!("{base}/cells/my-cell{of}/asks"));
+    for list in &lists {
+        let pending = get(list, "").await.json();
+        assert_eq!((validate_http("/components/schemas/AskPage", &pending), pending["asks"][0]["request_id"].as_str()), (Ok(()), Some(ask)));
+    }
     let answer = format!("{base}/cells/my-cell/hitl/{ask}");
     for (body, status, schema, kind) in [
         ("[]", 400, "SseError", "invalid_request"),
@@ -267,6 +272,8 @@ async fn asks_and_their_answers_are_as_documented() {
         assert_eq!(answer.json()["kind"].as_str().unwrap_or_default(), kind);
     }
     assert_eq!(validate_sse(&stream.rest().await), Ok(()));
+    let decisions = get(&format!("{base}/cells/my-cell/sessions/{session}/decisions"), "").await.json();
+    assert_eq!((validate_http("/components/schemas/DecisionPage", &decisions), decisions["decisions"][0]["surface"].as_str()), (Ok(()), Some("sse")));
     for (url, schema) in
         [(format!("{base}/cells/my-cell/runs/{run}"), "Done"), (format!("{base}/cells/my-cell/sessions/{session}"), "Done")]
     {
