@@ -6,10 +6,11 @@
 mod sockets;
 mod support;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use interline_sim::Options;
-use interline_testkit::{Client, Temp};
+use interline_testkit::Client;
 use serde_json::{Value, json};
 use sockets::{Sockets, before};
 use support::{Stand, UPSTREAMS, token};
@@ -18,18 +19,25 @@ fn told(count: usize) -> String {
     (0..count).map(|n| format!("{n},")).collect()
 }
 
-/// A stand whose simulator plays texts of so many parts, by their number.
-async fn stand(counts: &[usize]) -> Stand {
-    let folder = Temp::new();
-    for count in counts {
-        let texts = (0..*count).map(|n| json!({"type": "streamlined_text", "text": format!("{n},"), "uuid": format!("t{n}")}));
+/// A stand whose simulator plays `ticks-10` and `ticks-80`, texts of so many parts; the folder goes with it.
+async fn stand() -> (Stand, Folder) {
+    let folder = Folder(std::env::temp_dir().join(format!("interline-ticks-{}-{:?}", std::process::id(), std::thread::current().id())));
+    std::fs::create_dir_all(&folder.0).expect("a folder");
+    for count in [10, 80] {
+        let texts = (0..count).map(|n| json!({"type": "streamlined_text", "text": format!("{n},"), "uuid": format!("t{n}")}));
         let end = json!({"type": "result", "subtype": "success", "is_error": false, "uuid": "end"});
         let lines: String = texts.chain([end]).map(|frame| format!("{frame}\n")).collect();
-        std::fs::write(folder.path().join(format!("ticks-{count}.jsonl")), lines).expect("a transcript");
+        std::fs::write(folder.0.join(format!("ticks-{count}.jsonl")), lines).expect("a transcript");
     }
-    let stand = Stand::with(Options { transcripts: Some(folder.path().to_owned()), ..Options::default() }, "").await;
-    std::mem::forget(folder);
-    stand
+    (Stand::with(Options { transcripts: Some(folder.0.clone()), ..Options::default() }, "").await, folder)
+}
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 async fn chats(base: &str, cell: &str, prompt: &str, more: &[&str]) -> Vec<Value> {
@@ -41,7 +49,7 @@ async fn chats(base: &str, cell: &str, prompt: &str, more: &[&str]) -> Vec<Value
 // Others' clients lost their session with the upgrade, or polled as fast as they could while it hung.
 #[tokio::test(flavor = "multi_thread")]
 async fn e3_a_proxy_that_breaks_websockets_leaves_polling() {
-    let stand = stand(&[10]).await;
+    let (stand, _folder) = stand().await;
     let broken = [Sockets::ClosedAfterHandshake, Sockets::ClosedAfterProbe, Sockets::Swallowed, Sockets::Mute];
     let (stand, mut chatting) = (&stand, Vec::new());
     for sockets in broken {
@@ -62,7 +70,7 @@ async fn e3_a_proxy_that_breaks_websockets_leaves_polling() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn e3_a_slow_proxy_is_waited_for() {
-    let stand = stand(&[10]).await;
+    let (stand, _folder) = stand().await;
     let base = before(stand.base(), Sockets::Slow(Duration::from_millis(300))).await;
     let seen = &chats(&base, "cloud", "play ticks-10 gap=400", &[]).await[0];
     assert_eq!((&seen["text"], &seen["transport"], &seen["connects"]), (&json!(told(10)), &json!("websocket"), &json!(1)), "{seen}");
@@ -71,7 +79,7 @@ async fn e3_a_slow_proxy_is_waited_for() {
 // Others stalled for up to 25 s in the upgrade, or lost and mixed up what came during it.
 #[tokio::test(flavor = "multi_thread")]
 async fn e3_a_hundred_upgrades_with_events_lose_nothing_and_are_quick() {
-    let stand = stand(&[80]).await;
+    let (stand, _folder) = stand().await;
     let base = before(stand.base(), Sockets::Whole).await;
     for cell in UPSTREAMS {
         let seen = chats(&base, cell, "play ticks-80 gap=10", &["--count", "50", "--together", "5"]).await;

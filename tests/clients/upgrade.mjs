@@ -43,7 +43,8 @@ async function chat(args) {
   socket.emit("session:subscribe", { session_id });
   socket.emit("chat:send", { session_id, message: args.prompt });
   await ended;
-  seen.transport = socket.io.engine.transport.name;
+  const { name: transport } = socket.io.engine.transport;
+  const result = { ...seen, transport };
   socket.disconnect();
-  return seen;
+  return result;
 }
