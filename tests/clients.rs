@@ -150,11 +150,38 @@ async fn chromium_on_the_demo_page() {
             let text = seen["sse_text"].as_str().unwrap_or_default();
             assert!(text.ends_with(&format!("That is all there is to do for “{prompt}”.")), "{seen}");
             assert_eq!(text.matches("I'll look at the file first.").count(), 1, "{seen}");
-            let waited = seen["states"].as_array().is_some_and(|states| states.iter().any(|state| state == "waiting"));
-            assert_eq!(waited, prompt != "quick", "{seen}");
+            for column in ["sse_states", "socketio_states"] {
+                let states = seen[column].to_string();
+                assert_eq!(states.contains("waiting"), prompt != "quick", "{seen}");
+                assert!(states.contains("running") && states.ends_with("\"ended\"]"), "{seen}");
+            }
         }
         let tools = seen[0]["sse_tools"].to_string();
         assert!(tools.contains("cargo test --quiet") && tools.contains("Where should the result go?"), "{tools}");
+    }
+}
+
+#[tokio::test]
+async fn chromium_on_the_demo_page_while_it_waits() {
+    for (prompt, asks) in [("What does median do?", 2), ("a form", 1), ("scene asks 3", 3)] {
+        let seen = demo_page(&[prompt], &["--look"]).await.remove(0);
+        columns_agree(&seen, "done");
+        let looks = seen["looks"].as_array().cloned().unwrap_or_default();
+        assert_eq!(looks.len(), asks, "{seen}");
+        for look in looks {
+            let (sse, socketio) = (look[0].to_string(), look[1].to_string());
+            assert!(sse.contains("waiting") && !sse.contains("running"), "{look}");
+            // The words of a permission apart, which Socket.IO offers to give for good.
+            assert_eq!(sse, socketio.replace("Allow always", ""), "{look}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn chromium_on_the_demo_page_after_lost_connections() {
+    let prompts = ["What does median do?", "a form", "And once more?"];
+    for seen in demo_page(&prompts, &["--over", "both", "--cuts", "4"]).await {
+        columns_agree(&seen, "done");
     }
 }
 

@@ -92,6 +92,8 @@ What to send, there and below: any sentence is answered by a small scripted agen
   question   a question only                 form       a form
   long       a long answer, to be stopped
   play NAME  a recorded run: chat-thinking, chat-with-tools, agent-with-permission, agent-with-elicitation, ask, error, multi
+  scene NAME one thing alone: permission, questions, form, link, asks 3, subagent, overtake, replayed, settings 5000, task 9000, compaction
+  fault NAME a server that misbehaves: drop 3, cancel late 2000, deaf 31000, cli 5000 and others; `{program} sim --help` lists them
 
 A terminal chat, over any surface:
   {program} chat {base}
@@ -139,11 +141,6 @@ rest goes over its WebSocket; this does both:
   {program} chat {base} --surface bridge --prompt quick
 
 For operators: {base}/healthz  {base}/readyz  {base}/metrics
-
-Any sentence is answered by a small scripted agent: with questions and permissions, or without if it says `quick`. `play NAME` plays a
-recorded run: chat-thinking, chat-with-tools, agent-with-permission, agent-with-elicitation, ask, error, multi. `scene NAME` shows one
-thing: permission, questions, form, link, asks 3, subagent, overtake, replayed, settings 5000, task 9000, compaction. `fault NAME` is a
-server that misbehaves: drop 3, cancel late 2000, deaf 31000, cli 5000 and others; `interline sim --help` lists them.
 "#
     )
 }

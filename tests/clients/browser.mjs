@@ -24,6 +24,9 @@ const FLAGS = [
   "--no-proxy-server",
 ];
 const POLL_MS = 50;
+const OPEN = ".card button:enabled";
+/** Messages of a connection until it is cut: more than its handshake, and less than a run. */
+const CUT_AFTER = 25;
 const COLUMNS = ["sse", "socketio"];
 /** What the ids of a side's buttons end with, for each prompt in turn. */
 const BUTTONS = { sse: [""], socketio: ["-socketio"], both: ["", "-socketio"] };
@@ -36,6 +39,8 @@ await run(async () => {
     column: { type: "string" },
     screenshot: { type: "string" },
     stop: { type: "boolean", default: false },
+    look: { type: "boolean", default: false },
+    cuts: { type: "string", default: "0" },
   });
   required(args, "prompt");
   const buttons = BUTTONS[args.over];
@@ -55,7 +60,9 @@ await run(async () => {
   page.on("pageerror", (error) => fail(`uncaught in the page: ${error.stack ?? error}`));
   page.on("crash", () => fail("the page crashed"));
 
+  if (args.cuts !== "0") await cutSockets(page, Number(args.cuts));
   await page.goto(`${args.base}/`, { waitUntil: "load" });
+  await page.evaluate(recordStates, COLUMNS);
   for (const [number, prompt] of args.prompt.entries()) {
     const side = buttons[number % buttons.length];
     await page.fill("#prompt", prompt);
@@ -66,29 +73,57 @@ await run(async () => {
   await context.close();
 });
 
-/** Answers, and perhaps stops, until both columns have ended; gives what they show, and in which states both were seen. */
+/** In the page: writes down each state of each column. */
+function recordStates(columns) {
+  window.states = Object.fromEntries(columns.map((column) => [column, []]));
+  for (const column of columns) {
+    const state = document.querySelector(`#${column} [data-state]`);
+    const seen = (records) => window.states[column].push(...records.slice(1).map(({ oldValue }) => oldValue), state.dataset.state);
+    new MutationObserver(seen).observe(state, { attributeFilter: ["data-state"], attributeOldValue: true });
+  }
+}
+
+/** Answers, and perhaps stops, until both columns have ended; gives what they show, and which states they went through. */
 async function follow(page, args, side) {
   let stopped = !args.stop;
-  const states = new Set();
+  const looks = [];
   while (!(await bothEnded(page))) {
     if (!stopped && (await anyText(page))) {
       await page.click(`#stop${side}`);
       stopped = true;
     }
-    const seen = await Promise.all(COLUMNS.map((each) => page.locator(`#${each} [data-state]`).getAttribute("data-state")));
-    if (seen[0] === seen[1]) states.add(seen[0]);
+    if (args.look && (await page.$(OPEN)) !== null) looks.push(await look(page));
     if (args.answer !== "none") await answer(page, args);
     await page.waitForTimeout(POLL_MS);
   }
   if (!stopped) throw new Error("the run ended before there was a text to stop at");
   const problem = page.locator("#problem:visible");
-  const seen = { states: [...states], problem: (await problem.count()) > 0 ? await problem.textContent() : null };
+  const seen = { looks, problem: (await problem.count()) > 0 ? await problem.textContent() : null };
   for (const column of COLUMNS) {
     seen[`${column}_text`] = await page.locator(`#${column} .answer`).textContent();
     seen[`${column}_tools`] = await page.locator(`#${column} .tool`).allTextContents();
+    seen[`${column}_states`] = await page.evaluate((column) => window.states[column].splice(0), column);
     seen[`${column}_outcome`] = await page.locator(`#${column} [data-state]`).getAttribute("data-outcome");
   }
   return seen;
+}
+
+/** The first connections over Socket.IO, so many of them, are lost after a while. */
+async function cutSockets(page, cuts) {
+  let left = cuts;
+  await page.routeWebSocket(/\/socket\.io\//, (socket) => {
+    const server = socket.connectToServer();
+    let messages = left > 0 ? CUT_AFTER : Infinity;
+    left -= 1;
+    server.onMessage((message) => {
+      messages -= 1;
+      if (messages >= 0) socket.send(message);
+      else if (messages === -1) {
+        socket.close();
+        server.close();
+      }
+    });
+  });
 }
 
 async function bothEnded(page) {
@@ -99,6 +134,13 @@ async function bothEnded(page) {
 async function anyText(page) {
   const texts = await Promise.all(COLUMNS.map((each) => page.locator(`#${each} .answer`).textContent()));
   return texts.some((text) => text.trim() !== "");
+}
+
+/** What both columns say of their tools and of themselves once both wait. */
+async function look(page) {
+  for (const column of COLUMNS) await page.waitForSelector(`#${column} [data-state="waiting"]`, { timeout: 5000 });
+  const texts = (column) => page.locator(`#${column} :is(.state, .tool summary, .card)`).allTextContents();
+  return Promise.all(COLUMNS.map(texts));
 }
 
 /** Clicks the first visible button of the verdict, and waits until that button is gone or of no use any more. */

@@ -112,6 +112,17 @@ export class Column {
     return tool;
   }
 
+  /** Every tool of one status gets another. */
+  restatus(from, to) {
+    for (const [id, { root }] of this.tools) if (root.dataset.status === from) this.tool(id, { status: to });
+  }
+
+  /** Puts the tools in this order: who was away hears of an earlier one later. */
+  order(ids) {
+    const wanted = ids.filter((id) => this.tools.has(id)).map((id) => this.tools.get(id).root);
+    if (wanted.some((root, number) => this.find(".tools").children[number] !== root)) this.find(".tools").replaceChildren(...wanted);
+  }
+
   /** Shows a card, unless it is there already. */
   ask(key, makeCard) {
     if (this.cards.has(key)) return;

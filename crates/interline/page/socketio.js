@@ -173,7 +173,9 @@ export class SocketClient {
     const mine = turns.filter((turn) => turn.role === "assistant" && turn.parent_fork_tool_call_id == null);
     this.column.answer(mine.map((turn) => blocks(turn, "text").join("")));
     this.column.reasoning(mine.flatMap((turn) => blocks(turn, "thinking")).join("\n"));
-    for (const turn of turns) for (const call of turn.tool_calls) this.showCall(call);
+    const calls = turns.flatMap((turn) => turn.tool_calls);
+    for (const call of calls) this.showCall(call);
+    this.column.order(calls.map(({ id }) => id));
   }
 
   showCall(call) {

@@ -129,25 +129,23 @@ export class SseClient {
     }
   }
 
+  /** While something is asked, what goes on waits. */
   ask({ request_id, tool_name, arguments: input, call_id }) {
     const { column } = this;
     const kind = KINDS[tool_name];
-    // Forms have no call of their own.
-    if (call_id !== undefined && kind !== "form" && column.tools.has(call_id)) column.tool(call_id, { input, status: "waiting" });
-    column.ask(request_id, () => {
-      const made = card(readAsk(kind, tool_name, input), (answer) => this.answer(request_id, input, answer));
-      made.dataset.call = call_id ?? "";
-      return made;
-    });
+    // The input of a form is none of its call's.
+    if (kind !== "form" && column.tools.has(call_id)) column.tool(call_id, { input });
+    column.ask(request_id, () => card(readAsk(kind, tool_name, input), (answer) => this.answer(request_id, input, answer)));
+    column.restatus("running", "waiting");
     column.state("waiting");
   }
 
   settled(request_id) {
     const { column } = this;
-    const call = column.cards.get(request_id)?.dataset.call;
-    if (column.tools.get(call)?.root.dataset.status === "waiting") column.tool(call, { status: "running" });
     column.settle(request_id);
-    if (column.cards.size === 0 && column.isWaiting) column.state("running");
+    if (column.cards.size > 0 || !column.isWaiting) return;
+    column.restatus("waiting", "running");
+    column.state("running");
   }
 
   /** Gives what was wrong with the answer, or nothing. Who comes too late hears so by `hitl_resolved`, as everybody does. */
