@@ -12,7 +12,7 @@ use axum::body::Body;
 use bytes::{BufMut, Bytes, BytesMut};
 use interline_hub::{Projection, RunTail};
 use interline_model::RunId;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::block::DATA;
 use crate::posts::Answering;
@@ -24,6 +24,9 @@ use crate::{Block, Extras, Profile, SseWriter};
 const BATCH: usize = 64;
 /// Bytes that are joined into one frame, where more is ready.
 const FRAME: usize = 64 * 1024;
+
+/// A run that waits has so long, when the server closes, to be refused.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// The connection is cut before the end of its run.
 #[derive(Debug, thiserror::Error)]
@@ -111,25 +114,28 @@ impl Reading {
                 },
                 Source::InTurn(entry) => {
                     let entry = entry.clone();
-                    tokio::select! {
+                    let begun = tokio::select! {
                         biased;
-                        begun = entry.begun() => self.source = match begun {
-                            Ok((session, run)) => {
-                                self.framing.run = run;
-                                match self.shell.source(&session, run, self.from, self.extras) {
-                                    Ok(source) => source,
-                                    Err(_) => break,
-                                }
+                        begun = entry.begun() => Some(begun),
+                        // Closing ends the run before it, too, and then it is refused: that can still be told.
+                        begun = async { closing.cancelled().await; timeout(LAST_WORDS, entry.begun()).await.ok() } => begun,
+                        () = idle(heartbeat), if !closing.is_cancelled() => return Some(Ok(self.framing.heartbeat())),
+                    };
+                    self.source = match begun {
+                        Some(Ok((session, run))) => {
+                            self.framing.run = run;
+                            match self.shell.source(&session, run, self.from, self.extras) {
+                                Ok(source) => source,
+                                Err(_) => break,
                             }
-                            Err(error) => {
-                                let events = self.shell.not_begun(&entry, &error, self.extras);
-                                self.queue.extend(events.into_iter().filter(|block| block.is_terminal() || block.is_from(self.from)));
-                                Source::Told
-                            }
-                        },
-                        () = closing.cancelled() => break,
-                        () = idle(heartbeat) => return Some(Ok(self.framing.heartbeat())),
-                    }
+                        }
+                        Some(Err(error)) => {
+                            let events = self.shell.not_begun(&entry, &error, self.extras);
+                            self.queue.extend(events.into_iter().filter(|block| block.is_terminal() || block.is_from(self.from)));
+                            Source::Told
+                        }
+                        None => break,
+                    };
                 }
                 Source::Told => break,
             }

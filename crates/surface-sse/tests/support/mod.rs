@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use interline_hub::{
-    AskConfig, Command, Conduct, Gate, Hub, Link, LinkError, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort, SecretHash,
-    SessionSeed, Token, Upstream,
+    Action, AskConfig, Command, Conduct, Gate, Hub, Link, LinkError, LinkFuture, Models, Route, Routes, RunConfig, RunInput, RunPort,
+    SecretHash, SessionSeed, Token, Upstream, Wire,
 };
 use interline_journal::Memory;
 use interline_model::{
@@ -34,6 +34,26 @@ pub(crate) struct Script {
     pub(crate) gate: Semaphore,
     pub(crate) inputs: Mutex<Vec<RunInput>>,
     pub(crate) answers: Mutex<Vec<(AskId, Answer)>>,
+    /// What was asked of it on the connection of a run.
+    pub(crate) asked: Mutex<Vec<String>>,
+}
+
+/// A server that is not at its defaults.
+pub(crate) struct Setup {
+    pub(crate) config: Config,
+    pub(crate) gate: Gate,
+    /// The upstream's frames are native ones.
+    pub(crate) native: bool,
+    pub(crate) conduct: Conduct,
+    pub(crate) run: RunConfig,
+    pub(crate) ask: AskConfig,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let (config, conduct) = (Config::default(), Conduct::default());
+        Self { config, gate: Gate::Open, native: false, conduct, run: RunConfig::default(), ask: AskConfig::default() }
+    }
 }
 
 pub(crate) struct Scripted {
@@ -49,6 +69,15 @@ impl Upstream for Scripted {
 
     fn reader(&self) -> Box<dyn Reader> {
         if self.native { Box::new(NativeReader::new(Settings::default())) } else { Box::new(ScriptReader) }
+    }
+
+    /// Everything but stopping a task, in Rust's words.
+    fn wire(&self, action: &Action) -> Option<Wire> {
+        match action {
+            Action::Compact | Action::Cost | Action::Upload(_) | Action::Resume | Action::StopTask(_) => None,
+            Action::SetEnvironment(_) => Some(Wire::Message(format!("{action:?}").into())),
+            action => Some(Wire::Request(Json::from_value(&serde_json::json!({"request": format!("{action:?}")})))),
+        }
     }
 
     fn open(&self, _: &SessionSeed) -> Arc<dyn Link> {
@@ -87,18 +116,29 @@ impl Script {
             }
             if line == "gate" || line.starts_with("ask ") {
                 let over = port.over().clone();
-                tokio::select! {
-                    permit = self.gate.acquire(), if line == "gate" => permit.unwrap().forget(),
-                    command = port.command() => match command {
-                        Command::Stop => {
-                            let native = r#"{"type":"result","subtype":"success","is_error":false,"stop_reason":"interrupted"}"#;
-                            let _ = port.deliver(if script.starts_with('{') { native } else { "interrupted" }.into());
-                            return Ok(());
-                        }
-                        Command::Answer { ask, answer } => self.answers.lock().unwrap().push((ask.id.clone(), answer)),
-                        Command::Frame(_) | Command::Control(_) => {}
-                    },
-                    () = over.cancelled() => return Ok(()),
+                loop {
+                    tokio::select! {
+                        permit = self.gate.acquire(), if line == "gate" => permit.unwrap().forget(),
+                        command = port.command() => match command {
+                            Command::Stop => {
+                                let native = r#"{"type":"result","subtype":"success","is_error":false,"stop_reason":"interrupted"}"#;
+                                let _ = port.deliver(if script.starts_with('{') { native } else { "interrupted" }.into());
+                                return Ok(());
+                            }
+                            Command::Answer { ask, answer } => self.answers.lock().unwrap().push((ask.id.clone(), answer)),
+                            Command::Frame(text) => {
+                                self.asked.lock().unwrap().push(text.to_string());
+                                continue;
+                            }
+                            Command::Control(control) => {
+                                self.asked.lock().unwrap().push(control.request.as_str().to_owned());
+                                let _ = control.reply.send(Ok(Json::parse(r#"{"told":1.0}"#).unwrap()));
+                                continue;
+                            }
+                        },
+                        () = over.cancelled() => return Ok(()),
+                    }
+                    break;
                 }
             }
         }
@@ -198,17 +238,23 @@ impl Server {
     }
 
     async fn with(gate: Gate, config: Config, native: bool) -> Self {
-        let script = Arc::new(Script { gate: Semaphore::new(0), inputs: Mutex::default(), answers: Mutex::default() });
+        Self::of(Setup { gate, config, native, ..Setup::default() }).await
+    }
+
+    pub(crate) async fn of(setup: Setup) -> Self {
+        let Setup { config, gate, native, conduct, run, ask } = setup;
+        let (inputs, answers, asked) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let script = Arc::new(Script { gate: Semaphore::new(0), inputs, answers, asked });
         let upstream: Arc<dyn Upstream> = Arc::new(Scripted { script: script.clone(), native });
         let models = Models { default: Some("house".into()), map: [("gpt-4o".to_owned(), "real".to_owned())].into() };
         let route = |cell: &str| Route {
             cell: CellName::from(cell.to_owned()),
             upstream: upstream.clone(),
             models: models.clone(),
-            conduct: Conduct::default(),
+            conduct: conduct.clone(),
         };
         let routes = Routes::new(vec![route("my-cell"), route("other")]);
-        let hub = Arc::new(Hub::new(gate, routes, RunConfig::default(), AskConfig::default(), Arc::new(Memory::default())));
+        let hub = Arc::new(Hub::new(gate, routes, run, ask, Arc::new(Memory::default())));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let app = router(hub.clone(), config);
