@@ -109,13 +109,16 @@ pub struct StartRun {
     pub idempotency_key: Option<Text>,
     /// The id that it is to have; one is drawn otherwise.
     pub run: Option<RunId>,
+    /// Cancelled when it is given up while it waits for its turn.
+    pub given_up: CancellationToken,
 }
 
 /// A run that was taken.
 pub enum Started {
     /// It has begun.
     Begun(Arc<Session>, RunId),
-    /// It waits for the run before it, and begins also when nobody waits for it any more. The result comes when it has begun, or cannot.
+    /// It waits for the run before it, and begins also when nobody waits for it any more. The result comes when it has begun, or cannot; none
+    /// comes when it was given up.
     InTurn(oneshot::Receiver<Result<(Arc<Session>, RunId), StartError>>),
 }
 
@@ -399,21 +402,11 @@ impl Hub {
             (cell, _) => self.cell_of(access, cell.clone())?,
         };
         let route = self.route(access, &cell)?;
-        let key = request.idempotency_key.as_ref().map(|key| IdempotencyKey {
-            principal: access.principal().clone(),
-            cell: cell.clone(),
-            actor: request.actor.clone(),
-            key: key.clone(),
-        });
+        let key = key_of(access, &cell, &request);
         // Held over the whole start, so that two starts with one key cannot both be the first.
         let _starting = key.as_ref().map(|_| STARTING.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Some(key) = &key {
-            let registry = self.registry();
-            if let Some(run) = registry.keys.get(key)
-                && let Some(session) = registry.runs.get(run)
-            {
-                return Ok((session.clone(), *run));
-            }
+        if let Some(started) = key.as_ref().and_then(|key| self.started_by(key)) {
+            return Ok(started);
         }
         if self.active_runs(access.principal()) >= self.timers.run.max_active {
             return Err(StartError::TooManyRuns(self.timers.run.max_active));
@@ -468,7 +461,11 @@ impl Hub {
         let (Some(session), OnBusy::Queue | OnBusy::Interrupt) = (session, on_busy) else {
             return self.start(access, request).map(|(session, run)| Started::Begun(session, run));
         };
-        // Those that wait come first.
+        // Those that wait come first, but what has begun already need not wait.
+        let cell = request.cell.as_ref().unwrap_or(session.cell());
+        if let Some((session, run)) = key_of(access, cell, &request).and_then(|key| self.started_by(&key)) {
+            return Ok(Started::Begun(session, run));
+        }
         if session.waiting() == 0 {
             match self.start(access, request.clone()) {
                 Ok((session, run)) => return Ok(Started::Begun(session, run)),
@@ -481,7 +478,8 @@ impl Hub {
         };
         let (sender, receiver) = oneshot::channel();
         let (hub, access) = (self.clone(), access.clone());
-        self.tasks.spawn(async move {
+        let given_up = request.given_up.clone();
+        let waiting = async move {
             let turn = place.turn().await;
             let started = loop {
                 if on_busy == OnBusy::Interrupt {
@@ -497,8 +495,18 @@ impl Hub {
             };
             drop(turn);
             let _ = sender.send(started);
+        };
+        self.tasks.spawn(async move {
+            given_up.run_until_cancelled_owned(waiting).await;
         });
         Ok(Started::InTurn(receiver))
+    }
+
+    /// The run that was started with a key.
+    fn started_by(&self, key: &IdempotencyKey) -> Option<(Arc<Session>, RunId)> {
+        let registry = self.registry();
+        let run = registry.keys.get(key)?;
+        Some((registry.runs.get(run)?.clone(), *run))
     }
 
     fn active_runs(&self, principal: &Principal) -> usize {
@@ -524,6 +532,12 @@ impl Hub {
         self.closing.cancel();
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
     }
+}
+
+/// What tells this request from others, if it brings a key.
+fn key_of(access: &Access, cell: &CellName, request: &StartRun) -> Option<IdempotencyKey> {
+    let (principal, cell, actor) = (access.principal().clone(), cell.clone(), request.actor.clone());
+    request.idempotency_key.clone().map(|key| IdempotencyKey { principal, cell, actor, key })
 }
 
 /// A new run's id.

@@ -88,6 +88,8 @@ pub enum Fact {
     LinkBack,
     /// We end the run, because the upstream did not.
     EndForced(ForcedEnd),
+    /// The session's context was compacted because somebody wanted it, while no run went on: no frame says so.
+    Compacted,
     /// The session got a title.
     Titled {
         /// The title.
@@ -110,6 +112,7 @@ impl Fact {
             Self::LinkLost => "fact/link_lost",
             Self::LinkBack => "fact/link_back",
             Self::EndForced(_) => "fact/end_forced",
+            Self::Compacted => "fact/compacted",
             Self::Titled { .. } => "fact/titled",
         }
     }

@@ -48,7 +48,13 @@ impl SocketWriter {
     }
 
     fn tell_session(&mut self) {
-        let Some(facts) = &self.facts else { return };
+        let event = self.session_event();
+        self.out.extend(event);
+    }
+
+    /// `session:updated`, as the session is.
+    pub(crate) fn session_event(&self) -> Option<SocketEvent> {
+        let facts = self.facts.as_ref()?;
         let data = object(|object| {
             object.text("session_id", facts.session.as_str());
             object.text_or_null("model", self.model.as_deref());
@@ -56,7 +62,7 @@ impl SocketWriter {
             object.null("replay_state");
             object.text("status", self.status.as_str());
         });
-        self.out.push(SocketEvent { name: "session:updated", data });
+        Some(SocketEvent { name: "session:updated", data })
     }
 
     /// Never `system:error`: that one ends every Python iterator of the session (socketio.md §3.5).

@@ -21,7 +21,7 @@ impl SocketWriter {
             Body::Fact(Fact::RunAccepted(accepted)) => Some(accepted),
             Body::Fact(_) | Body::Frame(_) => None,
         };
-        self.facts = Some(Facts { session: session.clone() });
+        self.facts = Some(Facts { session: session.clone(), run });
         self.model = Some(model.clone());
         self.settled.clear();
         self.run = Some(Run {

@@ -1,10 +1,14 @@
 //! What clients send, read by hand: a typed extractor that fails would drop the event and leave the user waiting (socketio.md §2).
 
-use interline_hub::MAX_MODEL_BYTES;
+use interline_hub::{Environment, MAX_MODEL_BYTES};
 use interline_model::{Json, Part, SessionId, Text};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::members::Members;
+use crate::projection::Mode;
 use crate::refusal::Refusal;
+use crate::schema;
 
 /// A client's event.
 #[derive(Debug, PartialEq)]
@@ -40,9 +44,12 @@ pub(crate) struct Message {
     pub(crate) input: Vec<Part>,
     pub(crate) answer: Option<Map<String, Value>>,
     pub(crate) model: Option<Text>,
+    /// None keeps the session's.
+    pub(crate) mode: Option<Mode>,
     pub(crate) headless: bool,
-    /// An object.
+    /// An object, and a JSON Schema.
     pub(crate) output_schema: Option<Json>,
+    pub(crate) environment: Environment,
 }
 
 impl Message {
@@ -63,47 +70,54 @@ pub(crate) struct Unread {
     pub(crate) session: Option<SessionId>,
 }
 
-/// Reads an event packet's payload, `["name", {…}]`. Null is the same as absent, and unknown members are nobody's business.
+/// Reads an event packet's payload, `["name", {…}]`. Null is the same as absent, and unknown members are nobody's business, whatever they hold.
 pub(crate) fn read(packet: &str) -> Result<Command, Unread> {
     let bare = |refusal| Unread { refusal, session: None };
-    let mut parts = match serde_json::from_str::<Vec<Value>>(packet) {
-        Ok(parts) => parts.into_iter(),
+    let parts: Vec<&RawValue> = match serde_json::from_str(packet) {
+        Ok(parts) => parts,
         Err(error) => return Err(bare(Refusal::Invalid(format!("The event cannot be read: {error}")))),
     };
-    let Some(Value::String(name)) = parts.next() else { return Err(bare(Refusal::UnsupportedEvent)) };
+    let name = parts.first().and_then(|name| serde_json::from_str::<String>(name.get()).ok()).unwrap_or_default();
     if !matches!(name.as_str(), "session:subscribe" | "session:unsubscribe" | "chat:send" | "chat:stop" | "chat:compact") {
         return Err(bare(Refusal::UnsupportedEvent));
     }
-    let Some(Value::Object(mut payload)) = parts.next() else {
+    let Some(payload) = parts.get(1).and_then(|payload| Members::read(payload.get())) else {
         return Err(bare(Refusal::Invalid(format!("`{name}` takes one object"))));
     };
-    let session = payload.get("session_id").and_then(Value::as_str).filter(|id| !id.is_empty()).map(|id| SessionId::from(id.to_owned()));
-    let Some(session) = session else { return Err(bare(Refusal::Incomplete)) };
+    let Some(session) = payload.text("session_id").filter(|id| !id.is_empty()).map(SessionId::from) else {
+        return Err(bare(Refusal::Incomplete));
+    };
     Ok(match name.as_str() {
         "session:subscribe" => Command::Subscribe(Subscribe { session, raw: raw_from(&payload) }),
         "session:unsubscribe" => Command::Unsubscribe(session),
         "chat:compact" => Command::Compact(session),
-        "chat:stop" => Command::Stop { session, run: payload.get("chat_run_id").and_then(Value::as_str).map(str::to_owned) },
-        _ => Command::Send(message(session.clone(), &mut payload).map_err(|refusal| Unread { refusal, session: Some(session) })?),
+        "chat:stop" => Command::Stop { session, run: payload.text("chat_run_id") },
+        _ => Command::Send(message(session.clone(), &payload).map_err(|refusal| Unread { refusal, session: Some(session) })?),
     })
 }
 
 /// Of the formats only `raw` is one of its own. What is no number is none.
-fn raw_from(payload: &Map<String, Value>) -> Option<RawFrom> {
-    let raw = payload.get("event_format").and_then(Value::as_str) == Some("raw");
+fn raw_from(payload: &Members<'_>) -> Option<RawFrom> {
+    let raw = payload.text("event_format").as_deref() == Some("raw");
     raw.then(|| RawFrom {
-        after: payload.get("after_sequence").and_then(Value::as_u64).unwrap_or(0),
-        resume: payload.get("resume").and_then(Value::as_bool).unwrap_or(false),
+        after: payload.lenient("after_sequence").as_ref().and_then(Value::as_u64).unwrap_or(0),
+        resume: payload.flag("resume"),
     })
 }
 
-fn message(session: SessionId, payload: &mut Map<String, Value>) -> Result<Message, Refusal> {
-    let answer = match payload.remove("askuser_answer") {
+fn message(session: SessionId, payload: &Members<'_>) -> Result<Message, Refusal> {
+    let invalid = |why: &str| Refusal::Invalid(why.to_owned());
+    for (member, what) in [("whatif", "run a part of a session again"), ("replay_decision", "go on with a replay")] {
+        if payload.has(member) {
+            return Err(Refusal::Unsupported(format!("The agent behind this session cannot {what}: leave out `{member}`")));
+        }
+    }
+    let answer = match payload.value("askuser_answer")? {
         Some(Value::Object(answer)) => Some(answer),
-        None | Some(Value::Null) => None,
-        Some(_) => return Err(Refusal::Invalid("`askuser_answer` takes an object".to_owned())),
+        None => None,
+        Some(_) => return Err(invalid("`askuser_answer` takes an object")),
     };
-    let input = match payload.remove("message") {
+    let input = match payload.value("message")? {
         Some(Value::String(text)) if text.is_empty() => Vec::new(),
         Some(Value::String(text)) => vec![Part::Text(Text::from(text))],
         Some(Value::Array(parts)) => parts.into_iter().map(part).collect::<Result<_, _>>()?,
@@ -114,17 +128,43 @@ fn message(session: SessionId, payload: &mut Map<String, Value>) -> Result<Messa
     if input.is_empty() && answer.is_none() {
         return Err(Refusal::Incomplete);
     }
-    let model = payload.get("model").and_then(Value::as_str).filter(|model| !model.is_empty()).map(|model| Text::from(model.to_owned()));
+    let model = payload.text("model").filter(|model| !model.is_empty()).map(Text::from);
     if model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
         return Err(Refusal::Invalid(format!("`model` takes at most {MAX_MODEL_BYTES} bytes")));
     }
-    let headless = payload.get("headless").and_then(Value::as_bool).unwrap_or(false);
-    let output_schema = match payload.get("output_schema") {
-        None | Some(Value::Null) => None,
-        Some(schema @ Value::Object(_)) => Some(Json::from_value(schema)),
-        Some(_) => return Err(Refusal::Invalid("`output_schema` takes an object".to_owned())),
+    let mode = match payload.value("mode")? {
+        None => None,
+        Some(Value::String(mode)) if mode.is_empty() => None,
+        Some(Value::String(mode)) => match mode.as_str() {
+            "planning" => Some(Mode::Planning),
+            "executing" => Some(Mode::Executing),
+            _ => return Err(invalid("`mode` is `planning` or `executing`")),
+        },
+        Some(_) => return Err(invalid("`mode` is `planning` or `executing`")),
     };
-    Ok(Message { session, input, answer, model, headless, output_schema })
+    let output_schema = match payload.raw("output_schema").map(Json::from_raw) {
+        Some(schema) if !schema.is_object() => return Err(invalid("`output_schema` takes an object")),
+        Some(schema) => {
+            schema::check(&schema).map_err(|why| Refusal::Invalid(format!("`output_schema` is no JSON Schema: {why}")))?;
+            Some(schema)
+        }
+        None => None,
+    };
+    let environment = match payload.value("runtime_env")? {
+        None => Environment::default(),
+        Some(value) => environment(&value).ok_or_else(|| invalid("`runtime_env` takes an object of texts"))?,
+    };
+    Ok(Message { session, input, answer, model, mode, headless: payload.flag("headless"), output_schema, environment })
+}
+
+/// Environment variables: an object of texts, each with a name that can be one. `None` for anything else.
+pub(crate) fn environment(value: &Value) -> Option<Environment> {
+    let pairs = value.as_object()?.iter().map(|(name, value)| {
+        let named = !name.is_empty() && !name.contains(['=', '\0']);
+        let value = value.as_str().filter(|value| named && !value.contains('\0'))?;
+        Some((Text::from(name.clone()), Text::from(value.to_owned())))
+    });
+    pairs.collect::<Option<_>>().map(Environment)
 }
 
 fn part(value: Value) -> Result<Part, Refusal> {
@@ -167,8 +207,10 @@ mod tests {
             input: vec![Part::Text(Text::from_static("hi"))],
             answer: None,
             model: None,
+            mode: None,
             headless: false,
             output_schema: None,
+            environment: Environment::default(),
         };
         assert_eq!(message, Ok(expected));
     }
@@ -222,6 +264,37 @@ mod tests {
         assert!(matches!(refused(&deep), Refusal::Invalid(_)));
         let unread = read(r#"["chat:send",{"session_id":"s","message":""}]"#).unwrap_err();
         assert_eq!(unread.session, Some(SessionId::from("s")));
+    }
+
+    #[test]
+    fn members_that_nobody_knows_may_hold_anything() {
+        for odd in ["1e400".to_owned(), r#""\ud83d""#.to_owned(), format!("{}1{}", "[".repeat(5_000), "]".repeat(5_000))] {
+            let packet = format!(r#"["chat:send",{{"session_id":"s","message":"x","app_context":{odd}}}]"#);
+            assert!(matches!(read(&packet), Ok(Command::Send(_))), "{odd:.20}");
+            let known = format!(r#"["chat:send",{{"session_id":"s","message":{odd}}}]"#);
+            assert_eq!(read(&known).unwrap_err().session, Some(SessionId::from("s")), "{odd:.20}");
+        }
+    }
+
+    #[test]
+    fn modes_environments_and_schemas_are_read_and_replays_are_refused() {
+        let with = |member: &str, value: Value| {
+            let mut payload = json!({"session_id": "s", "message": "x"});
+            payload[member] = value;
+            sent(payload)
+        };
+        assert_eq!(with("mode", json!("planning")).unwrap().mode, Some(Mode::Planning));
+        assert_eq!(with("mode", json!("executing")).unwrap().mode, Some(Mode::Executing));
+        assert!(with("mode", json!("dreaming")).is_err() && with("mode", json!(1)).is_err());
+        let environment = with("runtime_env", json!({"A": "1"})).unwrap().environment;
+        assert_eq!(environment.0.get("A").map(|value| &**value), Some("1"));
+        for wrong in [json!([]), json!({"A": 1}), json!({"A=B": "x"}), json!({"": "x"}), json!({"A": "\0"})] {
+            assert!(with("runtime_env", wrong.clone()).is_err(), "{wrong}");
+        }
+        assert!(matches!(with("output_schema", json!({"type": 5})), Err(Refusal::Invalid(why)) if why.contains("no JSON Schema")));
+        for (member, value) in [("whatif", json!({"from_step": 1})), ("replay_decision", json!("keep_replay"))] {
+            assert!(matches!(with(member, value), Err(Refusal::Unsupported(why)) if why.contains(member)));
+        }
     }
 
     #[test]

@@ -24,6 +24,23 @@ impl SocketWriter {
         }
     }
 
+    /// The context was compacted because somebody wanted it. Between runs that is a turn without a chat around it (socketio.md §4.6).
+    pub(crate) fn compacted(&mut self) {
+        if self.run.is_some() {
+            self.stir();
+            let at = self.open_compaction(&Lane::Root, "manual", None);
+            self.end_turn(at, TurnStatus::Completed);
+            return;
+        }
+        let Some(run) = self.facts.as_ref().map(|facts| facts.run) else { return };
+        let at = self.turns.len();
+        let kind =
+            Kind::Compaction(Compaction { id: turn_id("comp", run, at), trigger: "manual", tokens_before: None, tokens_after: None });
+        self.turns.push(Turn::new(run, at, Lane::Root, 0, kind, self.now, &self.options));
+        self.tell_turn("turn:start", at);
+        self.close_turn(at, TurnStatus::Completed);
+    }
+
     /// The lane's compaction that goes on.
     fn open_compaction_of(&self, lane: &Lane) -> Option<usize> {
         let compacts = |turn: &Turn| matches!(turn.kind, Kind::Compaction(_)) && !turn.ended && turn.lane == *lane;

@@ -4,20 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use interline_hub::{Access, Projection, RunStatus, Session, StartRun, Stopped};
-use interline_model::{Actor, RunId, SessionId, Text};
+use interline_hub::{
+    Access, Action, Environment, Projection, RunStatus, Session, Settings, StartError, StartRun, Started, Stopped, draw_run,
+};
+use interline_model::{Actor, Ask, RunId, SessionId, Text};
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::beginning::intent_of;
 use crate::command::{Command, Message, RawFrom, Unread, read};
 use crate::inbox::{Inbox, Packet};
-use crate::outlet::{Gone, Outlet};
+use crate::outlet::{Gone, Held, Outlet};
 use crate::refusal::Refusal;
 use crate::shell::{SURFACE, Shell};
 use crate::subscription::{Beginning, follow};
-use crate::{Chosen, PendingQuestion, SocketWriter, answer, answer_in_words};
+use crate::{Chosen, SocketWriter, answer, answer_in_words};
 
 /// A subscription of this socket.
 pub(crate) struct Subscribed {
@@ -66,7 +68,7 @@ impl Desk {
             Command::Subscribe(wanted) => (wanted.session.clone(), self.subscribe(ack, &wanted.session, wanted.raw).await),
             Command::Unsubscribe(id) => (id.clone(), self.unsubscribe(ack, &id).await),
             Command::Stop { session, run } => (session.clone(), self.stop(ack, &session, run.as_deref()).await),
-            Command::Compact(id) => (id.clone(), self.compact(&id)),
+            Command::Compact(id) => (id.clone(), self.compact(ack, &id)),
             Command::Send(message) => (message.session.clone(), self.send(ack, message).await),
         };
         match done {
@@ -78,9 +80,7 @@ impl Desk {
 
     /// An error acknowledgement and `system:error`, to this socket alone.
     async fn refuse(&self, ack: Option<i64>, session: Option<&SessionId>, refusal: &Refusal) -> Result<(), Gone> {
-        let mut held = self.outlet.hold().await;
-        held.ack(ack, &refusal.ack()).await?;
-        held.value("system:error", &refusal.event(session)).await
+        refused(&mut self.outlet.hold().await, ack, session, refusal).await
     }
 
     fn access(&self) -> &Access {
@@ -161,27 +161,50 @@ impl Desk {
         let wanted = match run.map(str::parse::<RunId>) {
             Some(Ok(run)) => Some(run),
             // It names no run of ours, so that run does not go on.
-            Some(Err(_)) => return Ok(self.stopped(ack, id, "idle", None).await),
+            Some(Err(_)) => return Ok(self.outlet.hold().await.ack(ack, &stop_ack(id, "idle", None)).await),
             None => None,
         };
+        // What waits for its turn never begins. Without a run's id, all of it: who stops a session does not mean to start the next message.
+        let given_up = self.shell.notes.with(&session, |note| {
+            let mut given_up = Vec::new();
+            note.waiting.retain(|(run, token)| {
+                let meant = wanted.is_none_or(|wanted| wanted == *run);
+                if meant {
+                    token.cancel();
+                    given_up.push(*run);
+                }
+                !meant
+            });
+            given_up
+        });
         // The acknowledgement is written first, and nothing the stop causes can come before it.
         let mut held = self.outlet.hold().await;
-        let (status, run) = match session.stop(wanted, self.actor()) {
-            Stopped::Stopping(run) => ("stopping", Some(run)),
-            Stopped::Ended(run, RunStatus::Interrupted) => ("interrupted", Some(run)),
-            Stopped::Ended(run, _) => ("done", Some(run)),
-            Stopped::Idle => ("idle", None),
+        let (status, run) = match (session.stop(wanted, self.actor()), given_up.first()) {
+            (Stopped::Stopping(run), _) => ("stopping", Some(run)),
+            (_, Some(run)) => ("interrupted", Some(*run)),
+            (Stopped::Ended(run, RunStatus::Interrupted), _) => ("interrupted", Some(run)),
+            (Stopped::Ended(run, _), _) => ("done", Some(run)),
+            (Stopped::Idle, _) => ("idle", None),
         };
         Ok(held.ack(ack, &stop_ack(id, status, run)).await)
     }
 
-    async fn stopped(&self, ack: Option<i64>, id: &SessionId, status: &str, run: Option<RunId>) -> Result<(), Gone> {
-        self.outlet.hold().await.ack(ack, &stop_ack(id, status, run)).await
-    }
-
-    fn compact(&self, id: &SessionId) -> Result<Result<(), Gone>, Refusal> {
+    /// Answered once it is done, which takes a model call: meanwhile other packets are handled.
+    fn compact(&self, ack: Option<i64>, id: &SessionId) -> Result<Result<(), Gone>, Refusal> {
         let session = self.session(id)?;
-        Err(if session.active_run().is_some() { Refusal::Busy } else { Refusal::CannotCompact })
+        if session.active_run().is_some() {
+            return Err(Refusal::Busy);
+        }
+        let (outlet, id, credential) = (self.outlet.clone(), id.clone(), self.access().credential().clone());
+        self.shell.tasks.spawn(async move {
+            let done = session.act(Action::Compact, credential).await;
+            let mut held = outlet.hold().await;
+            match done.map_err(Refusal::from) {
+                Ok(_) => held.ack(ack, &json!({"status": "ok", "ok": true, "session_id": id.as_str()})).await,
+                Err(refusal) => refused(&mut held, ack, Some(&id), &refusal).await,
+            }
+        });
+        Ok(Ok(()))
     }
 
     async fn send(&mut self, ack: Option<i64>, message: Message) -> Result<Result<(), Gone>, Refusal> {
@@ -190,10 +213,13 @@ impl Desk {
         if let Some(given) = &message.answer {
             return self.answer(ack, &session, &projection, given, &message.text()).await;
         }
-        match projection.with(|writer, _| writer.pending_question()) {
-            Some(pending) => {
-                let words = answer_in_words(&pending.ask, &message.text());
-                self.give(ack, &session, &pending, words).await
+        let pending = projection.with(|writer, _| writer.pending_question()).map(|pending| Arc::new(pending.ask));
+        // One of which nothing shows that the agent took its answer waits for another one.
+        let unsure = || session.pending_asks().into_iter().find(|pending| pending.unconfirmed).map(|pending| pending.ask);
+        match pending.or_else(unsure) {
+            Some(ask) => {
+                let words = answer_in_words(&ask, &message.text());
+                self.give(ack, &session, &ask, words).await
             }
             None => self.start(ack, &session, message).await,
         }
@@ -209,22 +235,37 @@ impl Desk {
         let first = session.info().title.is_empty() && session.runs().is_empty();
         let title = if first { intent_of(&message.input) } else { Text::new() };
         let chosen = session.info().labels.get("model").and_then(Value::as_str).map(|model| Text::from(model.to_owned()));
+        let shown = self.shell.projection(session).with(|writer, _| writer.mode());
+        let (mode_before, permission_mode, environment) = self.shell.notes.with(session, |note| {
+            let Environment(mut variables) = note.environment.clone();
+            variables.extend(message.environment.0);
+            (note.mode, note.begin_in(message.mode, shown), Environment(variables))
+        });
+        let (run, given_up) = (draw_run(), CancellationToken::new());
         let request = StartRun {
             surface: SURFACE,
-            cell: None,
             session: Some(session.id().clone()),
             model: message.model.or(chosen),
             input: message.input,
-            system_prompt: None,
-            actor: None,
+            settings: Settings { permission_mode, environment, ..Settings::default() },
             headless: message.headless,
             output_schema: message.output_schema,
-            idempotency_key: None,
+            run: Some(run),
+            given_up: given_up.clone(),
             ..StartRun::default()
         };
-        let (_, run) = self.shell.hub.start(self.access(), request)?;
+        let started = self.shell.hub.start_in_turn(self.access(), request).inspect_err(|_| {
+            // Nobody was told.
+            self.shell.notes.with(session, |note| note.mode = mode_before);
+        })?;
+        if let Started::InTurn(_) = &started {
+            self.shell.notes.with(session, |note| note.waiting.push((run, given_up)));
+        }
         let told = held.ack(ack, &sent_ack(session.id(), Some(run))).await;
         drop(held);
+        if let Started::InTurn(begins) = started {
+            self.wait_for_turn(session, run, begins);
+        }
         if !title.is_empty() {
             session.set_title(title);
         }
@@ -232,6 +273,31 @@ impl Desk {
         let id = session.id().clone();
         self.begin(&id, beginning);
         Ok(told)
+    }
+
+    /// A run that was acknowledged waits for the one before it. If it never begins, that is said.
+    fn wait_for_turn(&self, session: &Arc<Session>, run: RunId, begins: oneshot::Receiver<Result<(Arc<Session>, RunId), StartError>>) {
+        let (shell, session, outlet) = (self.shell.clone(), session.clone(), self.outlet.clone());
+        self.shell.tasks.spawn(async move {
+            let begun = begins.await;
+            shell.notes.with(&session, |note| note.waiting.retain(|(waiting, _)| *waiting != run));
+            let _ = match begun {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) => {
+                    let mut event = Refusal::from(error).event(Some(session.id()));
+                    event["chat_run_id"] = Value::from(run.to_string());
+                    outlet.hold().await.value("system:error", &event).await
+                }
+                // It was stopped before it began, and the client has its id: it ends like any other.
+                Err(_) => {
+                    let end = json!({
+                        "session_id": session.id().as_str(), "status": "interrupted", "result": null, "finish_reason": null,
+                        "chat_run_id": run.to_string(),
+                    });
+                    outlet.hold().await.value("chat:end", &end).await
+                }
+            };
+        });
     }
 
     async fn answer(
@@ -254,21 +320,14 @@ impl Desk {
             None if pending.len() == 1 => pending.into_iter().next(),
             None => None,
         };
-        match (found, settled) {
-            (Some(pending), _) => {
-                let answer = answer(&pending.ask, &Chosen::read(given), message)?;
-                self.give(ack, session, &pending, answer).await
-            }
-            (None, Some(ask)) => {
-                // Too late. The session knows who was first.
-                let late = interline_model::Answer::Deny { message: Text::new() };
-                match session.answer(&ask, late, self.actor()) {
-                    Err(error) => Err(error.into()),
-                    Ok(_) => Err(Refusal::NotPending),
-                }
-            }
-            (None, None) => Err(Refusal::NotPending),
-        }
+        let ask = match (found, settled) {
+            (Some(pending), _) => Arc::new(pending.ask),
+            // Too late; the session knows who was first. Or not, where nothing shows that the agent took that answer.
+            (None, Some(id)) => session.ask(&id).ok_or(Refusal::NotPending)?,
+            (None, None) => return Err(Refusal::NotPending),
+        };
+        let answer = answer(&ask, &Chosen::read(given), message)?;
+        self.give(ack, session, &ask, answer).await
     }
 
     /// Gives an answer to the session: the first one wins.
@@ -276,18 +335,23 @@ impl Desk {
         &mut self,
         ack: Option<i64>,
         session: &Arc<Session>,
-        pending: &PendingQuestion,
+        ask: &Ask,
         answer: interline_model::Answer,
     ) -> Result<Result<(), Gone>, Refusal> {
         let beginning = self.beginning(session)?;
         let mut held = self.outlet.hold().await;
-        session.answer(&pending.ask.id, answer, self.actor())?;
+        session.answer(&ask.id, answer, self.actor())?;
         let told = held.ack(ack, &sent_ack(session.id(), session.active_run())).await;
         drop(held);
         let id = session.id().clone();
         self.begin(&id, beginning);
         Ok(told)
     }
+}
+
+async fn refused(held: &mut Held<'_>, ack: Option<i64>, session: Option<&SessionId>, refusal: &Refusal) -> Result<(), Gone> {
+    held.ack(ack, &refusal.ack()).await?;
+    held.value("system:error", &refusal.event(session)).await
 }
 
 fn stop_ack(session: &SessionId, status: &str, run: Option<RunId>) -> Value {

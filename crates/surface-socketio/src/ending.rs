@@ -1,12 +1,12 @@
 //! How chats end: the last events of a run, and `chat:end` with its result (socketio.md §4.5, §4.8, §4.9).
 
 use interline_model::{Completion, Json, Outcome, RunEnd, Usage};
-use serde_json::Value;
 
 use crate::mapping::{Run, SocketEvent, SocketWriter};
 use crate::object::{Object, object};
 use crate::options::HeadlessResult;
 use crate::projection::{CallStatus, Turn, TurnStatus};
+use crate::schema::misfit;
 use crate::session::SessionStatus;
 
 /// The tool by which agents submit a structured result (socketio.md §4.8).
@@ -85,12 +85,14 @@ impl SocketWriter {
             Some(_) => end.structured_output.clone().or_else(|| self.submitted(run)).or_else(|| Json::parse(answer()).ok()),
             None => end.structured_output.clone(),
         };
+        let unfit = |why: &str| (Some(object(|object| object.text("err_msg", &format!("{UNFIT}: {why}")))), true);
         match (value, schema) {
-            (Some(value), schema) if schema.is_none_or(|schema| fits(&value, schema)) => {
-                (Some(object(|object| write_structured(object, &value, schema, form))), false)
-            }
-            (_, Some(_)) => (Some(object(|object| object.text("err_msg", UNFIT))), true),
-            (_, None) => {
+            (Some(value), schema) => match schema.and_then(|schema| misfit(&value, schema)) {
+                Some(why) => unfit(&why),
+                None => (Some(object(|object| write_structured(object, &value, schema, form))), false),
+            },
+            (None, Some(_)) => unfit("the answer is no JSON"),
+            (None, None) => {
                 let answer = answer();
                 let result = object(|object| {
                     if form != HeadlessResult::Sdk {
@@ -137,14 +139,6 @@ impl SocketWriter {
     pub(crate) fn chat_run_id(&self) -> String {
         self.run.as_ref().map(|run| run.chat_run_id.clone()).unwrap_or_default()
     }
-}
-
-/// Whether a value can be what a schema asks for. Only what every such schema says is looked at: the object and the members it must have.
-fn fits(value: &Json, schema: &Json) -> bool {
-    let (value, schema) = (value.to_value(), schema.to_value());
-    let asks_object = schema.get("type").is_none_or(|kind| kind == "object");
-    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    (value.is_object() || !asks_object) && required.into_iter().all(|name| value.get(name).is_some())
 }
 
 /// The structured value, and its own members beside it; these win over ours of the same name.

@@ -5,7 +5,7 @@
 //! extractor that puts the packet into the socket's queue, and the handler is empty.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use interline_hub::Access;
@@ -18,6 +18,9 @@ use tokio::sync::mpsc;
 
 use crate::Config;
 use crate::refusal::Refusal;
+
+/// How many refusals may wait for each packet that may. Each is a few bytes.
+const REFUSALS: usize = 64;
 
 /// An event that arrived.
 pub(crate) struct Packet {
@@ -40,6 +43,8 @@ struct Entrance {
     waiting_bytes: AtomicUsize,
     max_waiting: usize,
     max_bytes: usize,
+    /// The socket is being closed, since it sends more than can be answered.
+    overrun: AtomicBool,
 }
 
 impl Inbox {
@@ -53,6 +58,7 @@ impl Inbox {
             waiting_bytes: AtomicUsize::new(0),
             max_waiting: config.max_inbox,
             max_bytes: config.max_message_bytes,
+            overrun: AtomicBool::new(false),
         }))
     }
 
@@ -65,7 +71,8 @@ impl Inbox {
     }
 
     /// Puts a packet into the queue. One that is too large, or one too many, leaves only its refusal there, so that it is answered in its turn.
-    fn put(&self, text: &str, ack: Option<i64>) {
+    /// `false` if even refusals are too many: nothing is dropped in silence, so the socket has to go.
+    fn put(&self, text: &str, ack: Option<i64>) -> bool {
         let entrance = &*self.0;
         let waiting = entrance.waiting.fetch_add(1, Ordering::Relaxed);
         let bytes = entrance.waiting_bytes.load(Ordering::Relaxed).saturating_add(text.len());
@@ -77,13 +84,13 @@ impl Inbox {
             entrance.waiting_bytes.fetch_add(text.len(), Ordering::Relaxed);
             Ok(Text::from(text))
         };
-        // Even refusals are bounded: who sends more without listening gets no answer.
-        if waiting >= entrance.max_waiting.saturating_mul(4) {
+        if waiting >= entrance.max_waiting.saturating_mul(REFUSALS) {
             entrance.waiting.fetch_sub(1, Ordering::Relaxed);
-            return;
+            return false;
         }
         // The worker is gone: the socket is, too.
         let _ = entrance.sender.send(Packet { content, ack });
+        true
     }
 
     /// A packet was taken out of the queue.
@@ -107,7 +114,13 @@ impl FromMessageParts<LocalAdapter> for Received {
                 Value::Str(text, _) => text.as_str(),
                 Value::Bytes(_) => "",
             };
-            inbox.put(text, *ack);
+            if !inbox.put(text, *ack) && !inbox.0.overrun.swap(true, Ordering::Relaxed) {
+                tracing::warn!(limit = inbox.0.max_waiting, "a socket sends more than it is answered, and is closed");
+            }
+            if inbox.0.overrun.load(Ordering::Relaxed) {
+                // Fails while the way out is full; then the next packet tries again, and a client that never reads misses its heartbeats.
+                let _ = socket.clone().disconnect();
+            }
         }
         Ok(Self)
     }

@@ -28,6 +28,7 @@ mod question;
 mod raw;
 mod result;
 pub mod rules;
+mod schema;
 mod session;
 mod stamp;
 mod turns;
@@ -45,7 +46,15 @@ mod desk;
 #[cfg(feature = "io")]
 mod explain;
 #[cfg(feature = "io")]
+mod files;
+#[cfg(feature = "io")]
 mod inbox;
+#[cfg(feature = "io")]
+mod marks;
+#[cfg(feature = "io")]
+mod members;
+#[cfg(feature = "io")]
+mod notes;
 #[cfg(feature = "io")]
 mod outlet;
 #[cfg(feature = "io")]

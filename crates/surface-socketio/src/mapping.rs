@@ -57,6 +57,8 @@ pub struct SocketWriter {
 /// What every event says.
 pub(crate) struct Facts {
     pub(crate) session: SessionId,
+    /// The latest run.
+    pub(crate) run: RunId,
 }
 
 /// The run that goes on.
@@ -122,6 +124,10 @@ impl SocketWriter {
         self.now = record.at;
         if let Body::Fact(Fact::Titled { title }) = &record.body {
             self.session_changed(None, Some(title));
+            note(None, self.out.len());
+        }
+        if let Body::Fact(Fact::Compacted) = &record.body {
+            self.compacted();
             note(None, self.out.len());
         }
         let ending = events.iter().any(|event| matches!(event.what, What::RunEnded(_)));

@@ -4,7 +4,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use interline_hub::{AnswerError, Denied, StartError};
+use interline_hub::{ActionError, AnswerError, Denied, StartError};
 use interline_model::SessionId;
 use serde_json::{Value, json};
 
@@ -38,8 +38,12 @@ pub(crate) enum Refusal {
     TooManySubscriptions(usize),
     #[error("{0}")]
     Unavailable(String),
-    #[error("The agent behind this session cannot compact on demand")]
-    CannotCompact,
+    /// The agent server cannot do it, in its link's words.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Something was wanted of the agent server, and came to nothing.
+    #[error("{0}")]
+    Failed(#[source] ActionError),
     #[error("unsupported event")]
     UnsupportedEvent,
 }
@@ -55,7 +59,8 @@ impl Refusal {
             Self::TooLarge { .. } => "message_too_large",
             Self::TooMany | Self::TooManySubscriptions(_) => "too_many",
             Self::Unavailable(_) => "unavailable",
-            Self::CannotCompact | Self::UnsupportedEvent => "unsupported",
+            Self::Failed(error) => error.code(),
+            Self::Unsupported(_) | Self::UnsupportedEvent => "unsupported",
         }
     }
 
@@ -87,6 +92,16 @@ impl From<StartError> for Refusal {
             StartError::Busy { .. } => Self::Busy,
             StartError::CellNotFound(_) | StartError::SessionNotFound(_) => Self::AccessDenied,
             StartError::TooManyRuns(_) | StartError::TooManySessions(_) | StartError::Draining => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+impl From<ActionError> for Refusal {
+    fn from(error: ActionError) -> Self {
+        match error {
+            ActionError::Busy => Self::Busy,
+            ActionError::Unsupported(why) => Self::Unsupported(why),
+            other => Self::Failed(other),
         }
     }
 }
@@ -125,6 +140,14 @@ pub(crate) enum Problem {
     TooMany(String),
     #[error("{0}")]
     Unavailable(String),
+    #[error("The path leads out of the session's files, or is none")]
+    BadPath,
+    /// It has no meaning behind a proxy.
+    #[error("{0}")]
+    NotHere(&'static str),
+    /// The agent server was to do something.
+    #[error(transparent)]
+    Agent(#[from] ActionError),
 }
 
 impl Problem {
@@ -141,6 +164,9 @@ impl Problem {
             Self::Timeout => StatusCode::REQUEST_TIMEOUT,
             Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::BadPath => StatusCode::BAD_REQUEST,
+            Self::NotHere(_) => StatusCode::NOT_IMPLEMENTED,
+            Self::Agent(error) => StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::BAD_GATEWAY),
         }
     }
 }

@@ -11,12 +11,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get};
 use axum::{Json, Router};
 use interline_hub::{Access, Filter, MAX_MODEL_BYTES, NewSession, RunStatus, Session, SessionInfo};
-use interline_model::{SessionId, Text};
-use serde_json::{Map, Value, json};
+use interline_model::{SessionId, Text, Usage};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
+use crate::members::Members;
 use crate::refusal::Problem;
 use crate::shell::Shell;
-use crate::{SessionStatus, bearer, explain, stock, timestamp};
+use crate::{SessionStatus, bearer, explain, files, marks, stock, timestamp};
 
 /// Sessions on one page of a list.
 const PAGE: usize = 20;
@@ -39,7 +41,7 @@ pub(crate) fn routes() -> Router<Arc<Shell>> {
         ("/api/health", get(health)),
         ("/api/version", get(version)),
     ];
-    let mut router = stock::routes(Router::new());
+    let mut router = marks::routes(files::routes(stock::routes(Router::new())));
     for (path, methods) in routes {
         router = router.route(&format!("{path}/"), methods.clone()).route(path, methods);
     }
@@ -83,18 +85,23 @@ async fn version() -> Json<Value> {
 }
 
 async fn create(State(shell): State<Arc<Shell>>, caller: Caller, body: Body) -> Answer {
-    let request = object(&shell, body).await?;
-    let title = match request.get("intent") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(intent)) => Some(Text::from(intent.clone())).filter(|intent| !intent.is_empty()),
+    let body = received(&shell, body).await?;
+    let request = members(&body)?;
+    let title = match request.value("intent").map_err(|_| invalid("intent", "Input should be a valid string"))? {
+        None => None,
+        Some(Value::String(intent)) => Some(Text::from(intent)).filter(|intent| !intent.is_empty()),
         Some(_) => return Err(invalid("intent", "Input should be a valid string")),
     };
-    let model = request.get("model").and_then(Value::as_str).filter(|model| !model.is_empty()).map(|model| Text::from(model.to_owned()));
+    let model = request.text("model").filter(|model| !model.is_empty()).map(Text::from);
     if model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
         return Err(invalid("model", "String should have at most 256 bytes"));
     }
-    let labels = request.into_iter().filter(|(name, value)| LABELS.contains(&name.as_str()) && !value.is_null()).collect();
+    let environment = marks::environment(&request)?;
+    let labels = request.pick(&LABELS);
     let session = shell.hub.create_session(&caller.0, NewSession { title, model, labels, ..NewSession::default() })?;
+    if let Some(environment) = environment {
+        shell.notes.with(&session, |note| note.environment = environment);
+    }
     let id = session.id().as_str();
     Ok(Json(json!({"session_id": id, "id": id})).into_response())
 }
@@ -111,24 +118,26 @@ async fn list(State(shell): State<Arc<Shell>>, caller: Caller, Query(query): Que
     let (limit, offset) = (number("limit", PAGE)?.min(LARGEST_PAGE), number("offset", 0)?);
     let wanted = parameter("q").unwrap_or_default().to_lowercase();
     let prefix = parameter("template_id_prefix").unwrap_or_default();
-    let infos = shell.hub.sessions(&caller.0, &Filter::default()).into_iter().map(|session| session.info()).filter(|info| {
+    let found = shell.hub.sessions(&caller.0, &Filter::default()).into_iter().filter(|session| {
+        let info = session.info();
         let template = info.labels.get("template_id").and_then(Value::as_str).unwrap_or_default();
         (wanted.is_empty() || info.title.to_lowercase().contains(&wanted)) && template.starts_with(prefix)
     });
-    let infos: Vec<SessionInfo> = infos.collect();
-    let items: Vec<Value> = infos.iter().skip(offset).take(limit).map(|info| session_value(&caller, info)).collect();
-    let answer = json!({"items": items, "total": infos.len(), "limit": limit, "offset": offset, "content_match_truncated": false});
+    let found: Vec<Arc<Session>> = found.collect();
+    let items: Vec<Value> = found.iter().skip(offset).take(limit).map(|session| session_value(&shell, &caller, session)).collect();
+    let answer = json!({"items": items, "total": found.len(), "limit": limit, "offset": offset, "content_match_truncated": false});
     Ok(Json(answer).into_response())
 }
 
 async fn detail(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<String>) -> Answer {
     let session = caller.session(&shell, &id)?;
-    let mut detail = session_value(&caller, &session.info());
+    let mut detail = session_value(&shell, &caller, &session);
     if let Some(detail) = detail.as_object_mut() {
         for unknown in ["solution", "primary_skill_snapshot", "session_setup"] {
             detail.insert(unknown.to_owned(), Value::Null);
         }
         detail.insert("viewer_role".to_owned(), Value::from("owner"));
+        detail.insert("usage".to_owned(), usage_of(&session));
     }
     Ok(Json(detail).into_response())
 }
@@ -143,13 +152,15 @@ async fn delete(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<
 
 async fn rename(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<String>, body: Body) -> Answer {
     let session = caller.session(&shell, &id)?;
-    let request = object(&shell, body).await?;
-    match request.get("intent") {
-        Some(Value::String(intent)) => session.set_title(Text::from(intent.clone())),
-        Some(_) => return Err(invalid("intent", "Input should be a valid string")),
+    let body = received(&shell, body).await?;
+    let request = members(&body)?;
+    match request.raw("intent") {
+        Some(_) => {
+            session.set_title(Text::from(request.text("intent").ok_or_else(|| invalid("intent", "Input should be a valid string"))?))
+        }
         None => return Err(invalid("intent", "Field required")),
     }
-    Ok(Json(session_value(&caller, &session.info())).into_response())
+    Ok(Json(session_value(&shell, &caller, &session)).into_response())
 }
 
 async fn messages(
@@ -183,13 +194,15 @@ fn written(json: interline_model::Json) -> Response {
 }
 
 /// A Session (socketio.md §3.3).
-fn session_value(caller: &Caller, info: &SessionInfo) -> Value {
+pub(crate) fn session_value(shell: &Shell, caller: &Caller, session: &Arc<Session>) -> Value {
+    let info = session.info();
+    let pinned = shell.notes.with(session, |note| note.pinned);
     let label = |name: &str| info.labels.get(name).cloned().unwrap_or(Value::Null);
     let flag = |name: &str| info.labels.get(name).and_then(Value::as_bool).unwrap_or(false);
     json!({
         "id": info.session.as_str(),
         "intent": &*info.title,
-        "status": status_of(info).as_str(),
+        "status": status_of(&info).as_str(),
         "created_at": timestamp(info.created_at),
         "updated_at": timestamp(info.updated_at),
         "user_id": caller.0.principal().as_str(),
@@ -198,10 +211,28 @@ fn session_value(caller: &Caller, info: &SessionInfo) -> Value {
         "template_id": label("template_id"),
         "model": info.model.as_deref(),
         "shared": false,
-        "is_pinned": false,
+        "is_pinned": pinned,
         "memory_enabled": flag("memory_enabled"),
         "is_persistent": flag("is_persistent"),
         "replay_state": null,
+    })
+}
+
+/// The tokens of all its runs, as far as they are known; null if of none.
+fn usage_of(session: &Session) -> Value {
+    let mut total: Option<Usage> = None;
+    for usage in session.runs().iter().filter_map(|run| run.usage) {
+        let sum = total.get_or_insert_default();
+        sum.input_tokens = sum.input_tokens.saturating_add(usage.input_tokens);
+        sum.output_tokens = sum.output_tokens.saturating_add(usage.output_tokens);
+        sum.cache_read_tokens = sum.cache_read_tokens.saturating_add(usage.cache_read_tokens);
+        sum.cache_write_tokens = sum.cache_write_tokens.saturating_add(usage.cache_write_tokens);
+    }
+    total.map_or(Value::Null, |usage| {
+        json!({
+            "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
+            "cache_read_tokens": usage.cache_read_tokens, "cache_write_tokens": usage.cache_write_tokens,
+        })
     })
 }
 
@@ -216,12 +247,12 @@ fn status_of(info: &SessionInfo) -> SessionStatus {
     }
 }
 
-fn invalid(member: &'static str, message: &str) -> Problem {
+pub(crate) fn invalid(member: &'static str, message: &str) -> Problem {
     Problem::Invalid { place: vec!["body", member], message: message.to_owned() }
 }
 
-/// The body as an object; an empty body is an empty object.
-async fn object(shell: &Shell, body: Body) -> Result<Map<String, Value>, Problem> {
+/// The whole body.
+pub(crate) async fn received(shell: &Shell, body: Body) -> Result<String, Problem> {
     let limit = shell.config.max_body_bytes;
     let reading = axum::body::to_bytes(body, limit);
     let body = match tokio::time::timeout(Duration::from_millis(shell.config.body_timeout_ms), reading).await {
@@ -229,13 +260,24 @@ async fn object(shell: &Shell, body: Body) -> Result<Map<String, Value>, Problem
         Ok(Err(_)) => return Err(Problem::TooLarge(limit)),
         Err(_) => return Err(Problem::Timeout),
     };
-    if body.is_empty() {
-        return Ok(Map::new());
+    String::from_utf8(body.into()).map_err(|error| wrong(format!("JSON decode error: {error}")))
+}
+
+/// The members of a body that holds an object; an empty body is an empty object.
+pub(crate) fn members(body: &str) -> Result<Members<'_>, Problem> {
+    let body = body.trim_start_matches('\u{feff}');
+    if body.trim().is_empty() {
+        return Ok(Members::none());
     }
-    let wrong = |message: String| Problem::Invalid { place: vec!["body"], message };
-    match serde_json::from_slice(&body) {
-        Ok(Value::Object(object)) => Ok(object),
+    if let Some(members) = Members::read(body) {
+        return Ok(members);
+    }
+    match serde_json::from_str::<&RawValue>(body) {
         Ok(_) => Err(wrong("Input should be an object".to_owned())),
         Err(error) => Err(wrong(format!("JSON decode error: {error}"))),
     }
+}
+
+fn wrong(message: String) -> Problem {
+    Problem::Invalid { place: vec!["body"], message }
 }

@@ -267,6 +267,7 @@ impl ExplainWriter for SocketWriter {
                 let kind = event.and_then(|at| events.get(at)).map(|event| event.what.kind());
                 let rule = match (kind, &record.body) {
                     (None, Body::Fact(Fact::Titled { .. })) => SESSION_IS_TOLD,
+                    (None, Body::Fact(Fact::Compacted)) => COMPACTION_TURN,
                     _ => rule(kind, &name(&item)),
                 };
                 sources.push(Source { event, rule, releases: tells_thinking(&item) });

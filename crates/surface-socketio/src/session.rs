@@ -7,6 +7,8 @@ use crate::mapping::{SocketEvent, SocketWriter};
 #[cfg(feature = "io")]
 use crate::object::Object;
 use crate::object::{object, write_array, write_object};
+#[cfg(feature = "io")]
+use crate::projection::Mode;
 use crate::projection::{Results, TurnStatus};
 use crate::turns::turn_event;
 
@@ -80,13 +82,14 @@ impl SocketWriter {
         Some(object(|object| turn.write(object, Results::Whole)))
     }
 
-    /// What a socket must get first that subscribes now (socketio.md §4.10): nothing unless a chat runs, else its start and every turn
-    /// that can still change, parents before children.
+    /// What a socket must get first that subscribes now (socketio.md §4.10): while a chat runs, its start and every turn that can still change,
+    /// parents before children. While a question waits no chat runs, and turns have no place outside of one: that the session waits is told, and
+    /// REST shows the question. Else nothing.
     #[must_use]
     pub fn late_subscriber(&self) -> Vec<SocketEvent> {
         let (Some(run), Some(facts)) = (&self.run, &self.facts) else { return Vec::new() };
         if !run.chatting {
-            return Vec::new();
+            return self.session_event().into_iter().collect();
         }
         let mut events = vec![chat_start(facts, run)];
         for at in self.live_turns(false) {
@@ -132,6 +135,12 @@ impl SocketWriter {
     #[must_use]
     pub fn chat_running(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.chatting)
+    }
+
+    /// The mode, as far as the agent said.
+    #[cfg(feature = "io")]
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// The session's status.

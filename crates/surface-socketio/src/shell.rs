@@ -18,6 +18,7 @@ use crate::bearer;
 use crate::config::Config;
 use crate::desk::Desk;
 use crate::inbox::{Inbox, Received};
+use crate::notes::Notes;
 use crate::outlet::{MIN_OUTBOX, Outlet};
 use crate::telemetry::Telemetry;
 use crate::{RawWriter, SocketWriter, cors, rest};
@@ -33,6 +34,7 @@ pub(crate) struct Shell {
     pub(crate) hub: Arc<Hub>,
     pub(crate) config: Config,
     pub(crate) telemetry: Telemetry,
+    pub(crate) notes: Notes,
     /// The subscriptions, to be waited for at the end.
     pub(crate) tasks: TaskTracker,
     closer: Once,
@@ -73,7 +75,7 @@ pub fn router(hub: Arc<Hub>, config: Config) -> Router {
 }
 
 fn routes(hub: Arc<Hub>, config: Config, telemetry: Telemetry) -> Router {
-    let shell = Arc::new(Shell { hub, config, telemetry, tasks: TaskTracker::new(), closer: Once::new() });
+    let shell = Arc::new(Shell { hub, config, telemetry, notes: Notes::default(), tasks: TaskTracker::new(), closer: Once::new() });
     let bytes = shell.config.transport_bytes();
     let (sockets, io) = SocketIo::builder()
         .ping_interval(shell.config.ping_interval())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use interline_hub::Action;
 use serde_json::{Value, json};
 
 use crate::refusal::Problem;
@@ -21,10 +22,9 @@ pub(crate) fn routes(mut router: Router<Arc<Shell>>) -> Router<Arc<Shell>> {
     for path in ["skills", "tasks", "background-tasks"] {
         router = router.route(&format!("/api/sessions/{{id}}/{path}"), get(empty_list));
     }
-    for path in ["skill-stats", "context-stats"] {
-        router = router.route(&format!("/api/sessions/{{id}}/{path}"), get(empty_object));
-    }
     router
+        .route("/api/sessions/{id}/skill-stats", get(empty_object))
+        .route("/api/sessions/{id}/context-stats", get(context_stats))
         .route("/api/sessions/{id}/checkpoints", get(checkpoints))
         .route("/api/sessions/{id}/history", get(history))
         .route("/api/auth/me", get(me))
@@ -41,6 +41,13 @@ async fn empty_list(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): P
 async fn empty_object(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<String>) -> Answer {
     caller.session(&shell, &id)?;
     Ok(Json(json!({})))
+}
+
+/// The agent server's own words while a run goes on and it can tell; nothing is known otherwise, and that is no error to a frontend.
+async fn context_stats(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    let session = caller.session(&shell, &id)?;
+    let told = session.act(Action::ContextUsage, caller.0.credential().clone()).await;
+    Ok(Json(told.ok().map(|told| told.to_value()).filter(Value::is_object).unwrap_or_else(|| json!({}))))
 }
 
 async fn checkpoints(State(shell): State<Arc<Shell>>, caller: Caller, Path(id): Path<String>) -> Answer {
@@ -70,7 +77,13 @@ async fn config(_: Caller) -> Json<Value> {
     }))
 }
 
-async fn models(_: Caller) -> Json<Value> {
+/// The models of the cell that the client's sessions are made in (decision 4): the names that its route knows.
+async fn models(State(shell): State<Arc<Shell>>, caller: Caller) -> Json<Value> {
+    let routes = shell.hub.routes();
+    let models = routes.default_cell(&caller.0).and_then(|cell| routes.of(&cell)).map(|route| &route.models);
+    let default = models.and_then(|models| models.default.as_deref()).unwrap_or("default");
+    let others = models.into_iter().flat_map(|models| models.map.keys()).map(String::as_str).filter(|name| *name != default);
     // Documents say `name`, the Python client reads `label`.
-    Json(json!({"default": "default", "models": [{"id": "default", "name": "default", "label": "default"}], "thinkingAvailable": false}))
+    let listed: Vec<Value> = std::iter::once(default).chain(others).map(|name| json!({"id": name, "name": name, "label": name})).collect();
+    Json(json!({"default": default, "models": listed, "thinkingAvailable": false}))
 }

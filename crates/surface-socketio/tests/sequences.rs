@@ -186,7 +186,9 @@ fn a_question_pauses_and_its_answer_goes_on() {
     assert_eq!(scene.writer.status().as_str(), "waiting_for_input");
     assert_eq!(scene.writer.pending_question().unwrap().tool_call_id, "q");
     assert!(!scene.writer.chat_running());
-    assert!(scene.writer.late_subscriber().is_empty());
+    let told = scene.writer.late_subscriber();
+    let [event] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((event.name, &event.data.to_value()["status"]), ("session:updated", &json!("waiting_for_input")));
     let end = scene.data().pop().unwrap().1;
     assert_eq!(end["status"], "completed");
     assert_eq!(end["pause_tool_data"]["arguments"]["questions"][0]["options"][1]["description"], "");
