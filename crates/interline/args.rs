@@ -34,9 +34,9 @@ pub(crate) enum Command {
 
 /// Run the proxy.
 ///
-/// The config is read and checked first; what is wrong is said with file, line and key, and nothing starts. Every key of a [section] can
+/// The config is read and checked first; what is wrong is said with file, line and key, and nothing starts. Every key of a section can
 /// also be set by an environment variable INTERLINE__SECTION__KEY, which wins over the file; a list is written as in the file. The tables
-/// [[token]], [[upstream]], [[route]] and [[policy]] are named in the file only.
+/// of tokens, upstreams, routes and policies stand in the file only.
 ///
 /// SIGTERM or SIGINT ends it: /readyz turns to 503, no run is accepted any more, those that go on have server.drain_ms to finish. A
 /// second signal ends it at once.
