@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use interline_journal::Log;
 use interline_model::{
-    Actor, Answer, Ask, AskId, AskOutcome, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, FailureKind, ForcedEnd, Json, Millis, NoticeLevel,
-    Outcome, Principal, Reader, Record, RunAccepted, RunId, SessionId, Text, Usage, What, Writer,
+    Actor, Answer, Ask, AskId, AskOutcome, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, FailureKind, ForcedEnd, Json, Millis,
+    NoticeLevel, Outcome, Principal, Reader, Record, RunAccepted, RunId, SessionId, Text, Usage, What, Writer,
 };
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -475,7 +475,16 @@ impl Session {
         };
         state.model = Some(accepted.model.clone());
         let headless = accepted.headless;
-        state.runs.push(Run { info, headless, commands: sender, over: over.clone(), stop_at: None, error_at: None, frame_at: started_at, bytes: 0 });
+        state.runs.push(Run {
+            info,
+            headless,
+            commands: sender,
+            over: over.clone(),
+            stop_at: None,
+            error_at: None,
+            frame_at: started_at,
+            bytes: 0,
+        });
         self.busy.send_replace(true);
         self.telemetry.run_started();
         self.active.fetch_add(1, Ordering::Relaxed);
@@ -634,7 +643,12 @@ impl Session {
         if active.is_some() && matches!(action, Action::Compact) {
             return Err(ActionError::Busy);
         }
-        self.link.clone().act(action, credential).await
+        let compacts = matches!(action, Action::Compact);
+        let reply = self.link.clone().act(action, credential).await?;
+        if compacts {
+            self.append(&mut self.state(), Body::Fact(Fact::Compacted));
+        }
+        Ok(reply)
     }
 
     /// Says an action on the connection of `run`, and waits for the reply.
