@@ -9,7 +9,7 @@ use interline_hub::{
 };
 use interline_model::{Actor, Ask, RunId, SessionId, Text};
 use serde_json::{Map, Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::beginning::intent_of;
@@ -21,10 +21,15 @@ use crate::shell::{SURFACE, Shell};
 use crate::subscription::{Beginning, follow};
 use crate::{Chosen, SocketWriter, answer, answer_in_words};
 
+/// How long an acknowledgement waits for the turn that it confirms.
+const TURN_FIRST: Duration = Duration::from_secs(1);
+
 /// A subscription of this socket.
 pub(crate) struct Subscribed {
     stop: CancellationToken,
     raw: bool,
+    /// Up to which item of the session the socket has been told.
+    told: watch::Receiver<u64>,
 }
 
 /// One socket's side of everything.
@@ -140,9 +145,10 @@ impl Desk {
     fn begin(&mut self, id: &SessionId, beginning: Option<Beginning>) {
         let Some(beginning) = beginning else { return };
         let stop = CancellationToken::new();
-        self.subscriptions.insert(id.clone(), Subscribed { stop: stop.clone(), raw: beginning.is_raw() });
+        let (telling, told) = watch::channel(0);
+        self.subscriptions.insert(id.clone(), Subscribed { stop: stop.clone(), raw: beginning.is_raw(), told });
         let counted = self.shell.telemetry.subscription();
-        let following = follow(beginning, self.outlet.clone(), stop, self.shell.hub.closing().clone());
+        let following = follow(beginning, self.outlet.clone(), telling, stop, self.shell.hub.closing().clone());
         self.shell.tasks.spawn(async move {
             following.await;
             drop(counted);
@@ -196,8 +202,15 @@ impl Desk {
             return Err(Refusal::Busy);
         }
         let (outlet, id, credential) = (self.outlet.clone(), id.clone(), self.access().credential().clone());
+        let (shell, told) =
+            (self.shell.clone(), self.subscriptions.get(&id).filter(|subscribed| !subscribed.raw).map(|to| to.told.clone()));
         self.shell.tasks.spawn(async move {
             let done = session.act(Action::Compact, credential).await;
+            if let (Ok(_), Some(mut told)) = (&done, told) {
+                // Its turn comes first (socketio.md §4.6), as long as the socket takes anything.
+                let turn = shell.projection(&session).with(|_, position| position);
+                let _ = tokio::time::timeout(TURN_FIRST, told.wait_for(|told| *told >= turn)).await;
+            }
             let mut held = outlet.hold().await;
             match done.map_err(Refusal::from) {
                 Ok(_) => held.ack(ack, &json!({"status": "ok", "ok": true, "session_id": id.as_str()})).await,

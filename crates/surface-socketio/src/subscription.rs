@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use interline_hub::{Projection, Tail};
 use interline_model::SessionId;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::command::RawFrom;
@@ -51,6 +52,15 @@ impl Beginning {
         let (owed, position) = projection.with(|writer, position| (writer.owed_from(from.after, from.resume), position));
         let seen = if owed.is_some() { from.after } else { 0 };
         Self::Raw(RawFeed { session, tail: projection.tail(owed.unwrap_or(position)), seen, pause, batched: false })
+    }
+
+    /// Up to which of the session's items everything was taken. Before the snapshot has gone out, nothing was.
+    fn position(&self) -> u64 {
+        match self {
+            Self::Turns { snapshot, .. } if !snapshot.is_empty() => 0,
+            Self::Turns { tail, .. } => tail.position(),
+            Self::Raw(feed) => feed.tail.position(),
+        }
     }
 
     pub(crate) fn is_raw(&self) -> bool {
@@ -125,9 +135,16 @@ impl RawFeed {
     }
 }
 
-/// Sends everything from `beginning` on, until told to stop or the socket is gone.
-pub(crate) async fn follow(mut beginning: Beginning, outlet: Arc<Outlet>, stop: CancellationToken, closing: CancellationToken) {
+/// Sends everything from `beginning` on, until told to stop or the socket is gone. `told` says up to which item of the session.
+pub(crate) async fn follow(
+    mut beginning: Beginning,
+    outlet: Arc<Outlet>,
+    told: watch::Sender<u64>,
+    stop: CancellationToken,
+    closing: CancellationToken,
+) {
     loop {
+        told.send_replace(beginning.position());
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
