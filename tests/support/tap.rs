@@ -64,7 +64,7 @@ impl Tap {
 }
 
 async fn pass(mut client: TcpStream, target: &str, crumbs: Crumbs, mut state: watch::Receiver<Break>) -> Option<()> {
-    let already = *state.borrow();
+    let already = *state.borrow_and_update();
     if already != Break::Whole {
         return break_now(client, already, false).await;
     }

@@ -34,10 +34,10 @@ pub(crate) fn done() -> Response {
 pub(crate) async fn interrupt_run(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
     match caller.target(&shell)? {
         Target::Begun(session, run) => Ok(stop(&session, Some(run), &caller)),
-        Target::InTurn(waiting) => {
-            waiting.stop(caller.actor());
-            Ok(stopping(waiting.run))
-        }
+        Target::InTurn(waiting) => Ok(match waiting.stop(caller.actor()) {
+            None => stopping(waiting.run),
+            status => json(&Done { ok: true, run_id: None, status }).into_response(),
+        }),
     }
 }
 

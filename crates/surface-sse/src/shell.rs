@@ -11,15 +11,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, delete, get, post};
 use bytes::Bytes;
 use interline_hub::{Access, AskConfig, Hub, Projection, Session, StartError, Surface};
-use interline_model::{
-    Body as RecordBody, CellName, Event, Fact, FailureKind, ForcedEnd, Outcome, Record, RunEnd, RunId, Text, What, Writer,
-};
+use interline_model::{Body as RecordBody, CellName, Event, FailureKind, Outcome, Record, RunEnd, RunId, Text, What, Writer};
 
 use crate::body::{self, Framing, Reading, Source};
 use crate::caller::{Caller, SURFACE};
 use crate::error::Refusal;
 use crate::posts::{Answering, Posts};
-use crate::waiting::{InTurn, Waiting};
+use crate::waiting::{InTurn, NotBegun, Waiting};
 use crate::{AskLimits, Block, Config, Extras, Options, Profile, SseWriter, actions, asks, control, cors, cursor, explain, lists, start};
 
 /// What every handler needs.
@@ -158,15 +156,18 @@ impl Shell {
         Ok(Source::Run { run, projection, tail })
     }
 
-    /// The whole of a run that waited and could not begin.
-    pub(crate) fn not_begun(&self, waiting: &InTurn, error: &StartError, extras: Extras) -> Vec<Block> {
-        let (kind, message) = (FailureKind::EngineNotReady, Text::from(error.to_string()));
+    /// The whole of a run that waited and did not begin.
+    pub(crate) fn not_begun(&self, waiting: &InTurn, why: &NotBegun, extras: Extras) -> Vec<Block> {
+        let outcome = match why {
+            NotBegun::Stopped => Outcome::Interrupted { reason: Text::from_static("user_interrupt") },
+            NotBegun::Refused(error) => Outcome::Failed { kind: FailureKind::EngineNotReady, message: Text::from(error.to_string()) },
+        };
         let start = What::RunStarted { run: waiting.run, session: waiting.session.id().clone(), model: waiting.model.clone() };
-        let end = What::RunEnded(Box::new(RunEnd::synthesised(Outcome::Failed { kind, message: message.clone() })));
-        let body = RecordBody::Fact(Fact::EndForced(ForcedEnd::Refused { kind, message }));
-        let record = Record { at: waiting.session.info().updated_at, body };
+        let events = [Event::root(start), Event::root(What::RunEnded(Box::new(RunEnd::synthesised(outcome))))];
+        // No record of any log: there never was such a run.
+        let record = Record { at: waiting.session.info().updated_at, body: RecordBody::Frame(Text::new()) };
         let mut blocks = Vec::new();
-        self.writer(&waiting.session, extras).write(&record, &[Event::root(start), Event::root(end)], &mut blocks);
+        self.writer(&waiting.session, extras).write(&record, &events, &mut blocks);
         blocks
     }
 

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use interline_hub::{StartRun, Started, draw_run};
 use interline_model::{CellName, SessionId, Text};
+use tokio_util::sync::CancellationToken;
 
 use crate::caller::{Caller, SURFACE};
 use crate::cursor;
@@ -62,7 +63,8 @@ fn begin(shell: &Arc<Shell>, caller: &Caller, cell: &CellName, request: RunReque
     {
         return Ok(Target::InTurn(waiting));
     }
-    let (run, actor, model) = (draw_run(), request.actor.clone(), request.model.clone());
+    let (run, given_up) = (draw_run(), CancellationToken::new());
+    let (actor, model) = (request.actor.clone(), request.model.clone());
     let start = StartRun {
         surface: SURFACE,
         cell: Some(cell.clone()),
@@ -74,13 +76,14 @@ fn begin(shell: &Arc<Shell>, caller: &Caller, cell: &CellName, request: RunReque
         input: request.into_input(known.as_ref().is_some_and(|session| !session.runs().is_empty())),
         idempotency_key: key.clone(),
         run: Some(run),
+        given_up: given_up.clone(),
         ..StartRun::default()
     };
     match (shell.hub.start_in_turn(&caller.access, start)?, known) {
         (Started::Begun(session, run), _) => Ok(Target::Begun(session, run)),
         (Started::InTurn(result), Some(session)) => {
             let model = shell.hub.route(&caller.access, cell)?.shown_model(model.as_deref());
-            Ok(Target::InTurn(shell.waiting.add(run, session, model, key.map(|key| (actor, key)), result)))
+            Ok(Target::InTurn(shell.waiting.add(run, session, model, key.map(|key| (actor, key)), given_up, result)))
         }
         // Only a known session has a run to wait for.
         (Started::InTurn(_), None) => Err(Refusal::RunNotFound(run.to_string())),

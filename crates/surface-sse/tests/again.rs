@@ -68,15 +68,19 @@ async fn a_run_that_waits_can_be_stopped_before_it_begins() {
     first.until("turn_start").await;
     let mut second = start(&server, "turn\ngate\ntext never\nturn_end\ndone").await;
     let path = format!("/cells/my-cell/runs/{}/interrupt", second.run_id());
-    for _ in 0..2 {
-        let stopped = server.post(&path, "").await;
-        assert_eq!((stopped.status, stopped.json().await["status"].as_str()), (202, Some("interrupting")));
-    }
-    server.open_gate();
+    let stopped = server.post(&path, "").await;
+    assert_eq!((stopped.status, stopped.json().await["status"].as_str()), (202, Some("interrupting")));
     let body = second.rest().await;
-    assert_eq!((types(&body).first().unwrap().as_str(), types(&body).last().unwrap().as_str()), ("run_start", "interrupted"), "{body}");
-    assert!(!body.contains("never"));
+    assert_eq!(types(&body), ["run_start", "interrupted"], "at once, and not when its turn has come");
+    assert_eq!(events(&body)[1]["reason"], "user_interrupt");
+    assert!(second.ended_cleanly);
+    server.open_gate();
     assert!(first.rest().await.contains("\"done\""), "the other one is not stopped by it");
+    assert_eq!(server.script.inputs.lock().unwrap().len(), 1, "the agent never heard of it");
+    let again = server.post(&path, "").await;
+    assert_eq!((again.status, again.json().await), (200, json!({"ok": true, "status": "interrupted"})));
+    let replay = server.get(&path.replace("/interrupt", "/events")).await.rest().await;
+    assert_eq!(events(&replay), events(&body), "it can be read again");
 }
 
 #[tokio::test]
