@@ -86,6 +86,10 @@ impl Upstream for NativeUpstream {
         }
     }
 
+    fn has_coding_channel(&self) -> bool {
+        self.0.config.kind == Kind::Bridge
+    }
+
     fn coding_channel(&self, credential: RunCredential) -> ChannelFuture {
         let server = self.0.clone();
         Box::pin(async move {
