@@ -32,21 +32,16 @@ const NO_WRITING: &str = "Files are the agent's once they are uploaded: they can
 const NO_FOLDERS: &str = "Folders live with the agent and cannot be fetched through Interline";
 
 /// Adds the routes.
-pub(crate) fn routes(router: Router<Arc<Shell>>) -> Router<Arc<Shell>> {
+pub(crate) fn routes(mut router: Router<Arc<Shell>>) -> Router<Arc<Shell>> {
     // Bounded by this surface's own limit instead.
     let uploading = || post(upload).layer(DefaultBodyLimit::disable());
     let one = || get(read).put(no_writing).delete(no_writing).post(no_writing);
-    router
-        .route("/api/sessions/{id}/upload", uploading())
-        .route("/api/sessions/{id}/upload/", uploading())
-        .route("/api/sessions/{id}/upload/{*dir}", uploading())
-        .route("/api/sessions/{id}/ls", get(list))
-        .route("/api/sessions/{id}/ls/", get(list))
-        .route("/api/sessions/{id}/ls/{*dir}", get(list))
-        .route("/api/sessions/{id}/files/{*path}", one())
-        .route("/api/sessions/{id}/download-dir", get(no_folders))
-        .route("/api/sessions/{id}/download-dir/", get(no_folders))
-        .route("/api/sessions/{id}/download-dir/{*dir}", get(no_folders))
+    for (path, methods) in [("upload", uploading()), ("ls", get(list)), ("download-dir", get(no_folders))] {
+        let path = format!("/api/sessions/{{id}}/{path}");
+        router =
+            router.route(&format!("{path}/"), methods.clone()).route(&format!("{path}/{{*dir}}"), methods.clone()).route(&path, methods);
+    }
+    router.route("/api/sessions/{id}/files/{*path}", one())
 }
 
 /// A session and a path in it, decoded.

@@ -78,13 +78,11 @@ async fn set_environment(State(shell): State<Arc<Shell>>, caller: Caller, Path(i
     let session = caller.session(&shell, &id)?;
     let body = received(&shell, body).await?;
     let environment = environment(&members(&body)?)?.ok_or_else(|| invalid("env", "Field required"))?;
-    shell.notes.with(&session, |note| note.environment = environment.clone());
-    if !environment.0.is_empty() {
-        match session.act(Action::SetEnvironment(environment), caller.0.credential().clone()).await {
-            Ok(_) | Err(ActionError::Idle) => {}
-            Err(error) => return Err(error.into()),
-        }
+    match session.act(Action::SetEnvironment(environment.clone()), caller.0.credential().clone()).await {
+        Ok(_) | Err(ActionError::Idle) => {}
+        Err(error) => return Err(error.into()),
     }
+    shell.notes.with(&session, |note| note.environment = environment);
     Ok(Json(session_value(&shell, &caller, &session)))
 }
 

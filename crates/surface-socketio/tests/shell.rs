@@ -638,3 +638,125 @@ async fn at_the_end_sockets_hear_the_rest_and_lose_their_transport() {
     assert!(["1", "closed"].contains(&last.as_str()), "{last}");
     closing.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_burst_is_answered_packet_by_packet() {
+    let server = Server::configured(Config { max_inbox: 64, ..Config::default() }).await;
+    let session = server.session().await;
+    let mut client = server.socket().await;
+    // Far more than four times what may wait, and nobody reads meanwhile.
+    for number in 0..2_000 {
+        client.say(&format!("42{number}{}", json!(["session:subscribe", {"session_id": session}]))).await;
+    }
+    let (mut answered, mut refused) = (std::collections::BTreeSet::new(), 0);
+    while answered.len() < 2_000 {
+        if let Incoming::Ack(number, answer) = client.next().await {
+            assert!(answered.insert(number), "{number} is answered twice");
+            refused += usize::from(answer["code"] == "too_many");
+        }
+    }
+    assert!(refused < 2_000);
+    assert_eq!(client.ask("session:subscribe", json!({"session_id": session})).await["ok"], true);
+}
+
+#[tokio::test]
+async fn a_client_that_never_waits_is_cut_and_not_ignored() {
+    let server = Server::configured(Config { max_inbox: 1, ..Config::default() }).await;
+    let session = server.session().await;
+    let mut client = server.socket().await;
+    let packet = json!(["session:subscribe", {"session_id": session}]);
+    let mut sent = 0_u64;
+    let mut answered = std::collections::BTreeSet::new();
+    // Either everything is answered, or the socket is closed: `41`, behind whatever had been answered.
+    'until: for round in 0..200 {
+        for _ in 0..100 {
+            if !client.try_say(&format!("42{sent}{packet}")).await {
+                return;
+            }
+            sent += 1;
+        }
+        if round % 20 == 19 {
+            loop {
+                let packet = client.packet().await;
+                if packet == "41" || packet == "closed" {
+                    return;
+                }
+                if let Some(ack) = packet.strip_prefix("43") {
+                    let number: u64 = ack.split('[').next().unwrap().parse().unwrap();
+                    answered.insert(number);
+                }
+                if answered.len() as u64 == sent {
+                    continue 'until;
+                }
+            }
+        }
+    }
+    assert_eq!(answered.len() as u64, sent);
+}
+
+#[tokio::test]
+async fn members_that_nobody_knows_refuse_nothing() {
+    let server = Server::open().await;
+    let odd = ["1e400".to_owned(), r#""\ud83d""#.to_owned(), format!("{}{}", "[".repeat(3_000), "]".repeat(3_000))];
+    for odd in &odd {
+        let body = format!(r#"{{"intent":"x","app":{odd}}}"#);
+        let made = server.send("POST", "/api/sessions", &[("Content-Type", "application/json")], &body).await;
+        assert_eq!(made.status, 200, "{}", made.body);
+        let session = made.json()["session_id"].as_str().unwrap().to_owned();
+        let mut client = server.socket().await;
+        client.say(&format!(r#"421["chat:send",{{"session_id":"{session}","message":"done","app":{odd}}}]"#)).await;
+        let Incoming::Ack(1, answer) = client.next().await else { panic!("no acknowledgement") };
+        assert_eq!(answer["ok"], true, "{answer}");
+        client.until("chat:end").await;
+        // In a member that is read it is refused, with the session's id.
+        client.say(&format!(r#"42["chat:send",{{"session_id":"{session}","message":{odd}}}]"#)).await;
+        assert_eq!(client.until("system:error").await["session_id"], json!(session));
+    }
+}
+
+#[tokio::test]
+async fn what_a_stock_frontend_marks_is_kept_and_what_has_no_meaning_is_said() {
+    let server = Server::open().await;
+    let session = server.session().await;
+    let at = |path: &str| format!("/api/sessions/{session}/{path}");
+    let send = |method: &'static str, path: String, body: Value| {
+        let server = &server;
+        async move { server.send(method, &path, &[("Content-Type", "application/json")], &body.to_string()).await }
+    };
+    assert_eq!(send("PATCH", at("pin"), json!({"pinned": true})).await.json()["is_pinned"], true);
+    assert_eq!(server.get(&format!("/api/sessions/{session}")).await.json()["is_pinned"], true);
+    assert_eq!(server.get("/api/sessions").await.json()["items"][0]["is_pinned"], true);
+    assert_eq!(send("PATCH", at("sharing"), json!({"shared": false})).await.json(), json!({"shared": false}));
+    for (method, path, body, status) in [
+        ("PATCH", "sharing", json!({"shared": true}), 501),
+        ("PATCH", "memory", json!({"memory_enabled": true}), 501),
+        ("PATCH", "pin", json!({"pinned": "yes"}), 422),
+        // This agent server has no variables; one that has is in the tests of the whole program.
+        ("PUT", "env", json!({"env": {"A": "1"}}), 501),
+        ("PUT", "env", json!({"env": {"A": 1}}), 422),
+        ("PUT", "env", json!({}), 422),
+        ("POST", "compact", json!({}), 501),
+        ("POST", "rewind", json!({"checkpoint_id": "m"}), 501),
+        ("POST", "rewind", json!({}), 422),
+        ("POST", "checkout", json!({"checkpoint_id": "m", "position": "before"}), 501),
+        ("POST", "switch-branch", json!({}), 501),
+        ("POST", "replay", json!({"speed": 1}), 501),
+        ("POST", "share", json!({}), 501),
+        ("POST", "skills:upload", json!({}), 501),
+        ("PUT", "files/a", json!({"content": "x"}), 501),
+        ("DELETE", "files/a", json!({}), 501),
+        ("POST", "files/a/rename", json!({"new_name": "b"}), 501),
+        ("POST", "upload/x", json!({}), 422),
+    ] {
+        let answer = send(method, at(path), body).await;
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        assert!(!answer.json()["detail"].is_null(), "{method} {path}");
+    }
+    assert_eq!(server.get(&at("context-stats")).await.json(), json!({}));
+    assert_eq!(server.get("/api/user/api-keys/").await.status, 501);
+    assert_eq!(server.get("/api/sessions/none/ls").await.status, 404);
+    let models = server.get("/api/config/models").await.json();
+    let names: Vec<&str> = models["models"].as_array().unwrap().iter().map(|model| model["name"].as_str().unwrap()).collect();
+    assert_eq!((&models["default"], names), (&json!("house"), vec!["house", "gpt-4o"]));
+    assert_eq!(server.get(&format!("/api/sessions/{session}")).await.json()["usage"], Value::Null);
+}

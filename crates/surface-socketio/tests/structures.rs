@@ -268,7 +268,8 @@ fn text_may_be_the_structured_result_and_what_fits_no_schema_fails() {
         scene.frame(0, vec![root(text(answer)), root(turn_ended()), root(end_with(structured))]);
         let end = scene.data().pop().unwrap().1;
         assert_eq!((&end["status"], &end["finish_reason"]), (&json!("failed"), &Value::Null), "{answer}");
-        assert_eq!(end["result"], json!({"err_msg": "The result does not fit the output schema: the answer is no JSON"}));
+        let why = end["result"]["err_msg"].as_str().unwrap();
+        assert!(why.starts_with("The result does not fit the output schema: "), "{why}");
         folded(&scene);
     }
 }

@@ -331,7 +331,12 @@ impl Client {
     }
 
     pub(crate) async fn say(&mut self, packet: &str) {
-        self.socket.send(Message::text(packet)).await.unwrap();
+        assert!(self.try_say(packet).await, "the socket is open");
+    }
+
+    /// `false` if the socket is closed.
+    pub(crate) async fn try_say(&mut self, packet: &str) -> bool {
+        self.socket.send(Message::text(packet)).await.is_ok()
     }
 
     /// The next packet that is no heartbeat.
@@ -339,7 +344,8 @@ impl Client {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let message = tokio::time::timeout_at(deadline, self.socket.next()).await.expect("a packet in time");
-            match message.expect("the socket is open").unwrap() {
+            let Some(Ok(message)) = message else { return "closed".to_owned() };
+            match message {
                 Message::Text(text) if text.as_str() == "2" => {
                     self.heartbeats += 1;
                     self.say("3").await;
