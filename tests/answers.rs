@@ -248,3 +248,54 @@ async fn case_d4_abandoned_runs_are_stopped_where_the_cell_says_so() {
     }
     eventually("no socket is left", SOON, async || stand.stats().open_sockets == 0).await;
 }
+
+/// Everything that can be done to a session besides: done where the agent server can, else refused in a sentence, as the contracts say.
+#[tokio::test]
+async fn actions_are_done_or_refused_in_a_sentence() {
+    let stand = Stand::new().await;
+    for cell in UPSTREAMS {
+        let mut stream = stand.run(cell, "scene settings 3000").await;
+        stream.until("listening").await;
+        let session = stream.headers["x-session-id"].to_str().expect("an id").to_owned();
+        let at = |path: &str| format!("{}/cells/{cell}/sessions/{session}/{path}", stand.base());
+        let mut seen = Vec::new();
+        for (path, body) in [
+            ("model", r#"{"model":"other-model"}"#),
+            ("mode", r#"{"mode":"planning"}"#),
+            ("rewind", r#"{"message_id":"m-1","dry_run":true}"#),
+            ("tasks/bg-1/stop", "{}"),
+            ("compact", "{}"),
+        ] {
+            seen.push((path, post(&at(path), &token(cell), body).await));
+        }
+        seen.push(("context", get(&at("context"), &token(cell)).await));
+        let told = stream.rest().await;
+        for path in ["cost", "context"] {
+            seen.push((path, get(&at(path), &token(cell)).await));
+        }
+        seen.push(("compact", post(&at("compact"), &token(cell), "").await));
+        for (path, answer) in &seen {
+            let schema = match answer.status {
+                200 if matches!(*path, "cost" | "context" | "rewind") => "Told",
+                200 => "Done",
+                _ => "SseError",
+            };
+            assert_eq!(
+                interline_testkit::validate_http(&format!("/components/schemas/{schema}"), &answer.json()),
+                Ok(()),
+                "{cell} {path} {answer:?}"
+            );
+        }
+        let told_of: Vec<(&str, u16, String)> = seen
+            .iter()
+            .map(|(path, answer)| (*path, answer.status, answer.json()["kind"].as_str().unwrap_or_default().to_owned()))
+            .collect();
+        println!("{cell}: {told_of:?}");
+        let status = |n: usize| told_of[n].1;
+        assert_eq!((status(0), status(1), status(2), status(4), status(5)), (200, 200, 200, 409, 200), "{cell}: {told_of:?}");
+        assert!(told.contains("other-model"), "the agent heard of it: {told}");
+        assert_eq!((status(6), status(7)), (200, 409), "{cell}: {told_of:?}");
+        let compacts = if cell == "bridge" { 200 } else { 501 };
+        assert_eq!(status(8), compacts, "{cell}: {told_of:?}");
+    }
+}
