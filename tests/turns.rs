@@ -458,7 +458,7 @@ async fn a_busy_session_does_with_a_message_what_its_route_says() {
                     }
                     "queue" => {
                         assert_eq!(
-                            (&acks[1]["ok"], &acks[1]["chat_run_id"] == &acks[0]["chat_run_id"]),
+                            (&acks[1]["ok"], acks[1]["chat_run_id"] == acks[0]["chat_run_id"]),
                             (&json!(true), false),
                             "{program} {cell}"
                         );

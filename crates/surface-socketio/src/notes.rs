@@ -13,7 +13,13 @@ use crate::projection::Mode;
 
 /// The notes of all sessions.
 #[derive(Default)]
-pub(crate) struct Notes(Mutex<HashMap<String, (Weak<Session>, Arc<Mutex<Note>>)>>);
+pub(crate) struct Notes(Mutex<HashMap<String, Noted>>);
+
+/// A session that has notes, and these.
+struct Noted {
+    session: Weak<Session>,
+    note: Arc<Mutex<Note>>,
+}
 
 /// The notes of one session.
 #[derive(Default)]
@@ -65,7 +71,7 @@ impl Note {
 }
 
 impl Notes {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, (Weak<Session>, Arc<Mutex<Note>>)>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Noted>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,16 +80,16 @@ impl Notes {
         // Ids are unique per owner only, since clients may bring their own.
         let key = format!("{}/{}", session.principal().as_str(), session.id());
         let mut all = self.all();
-        if let Some((known, note)) = all.get(&key)
-            && known.upgrade().is_some_and(|known| Arc::ptr_eq(&known, session))
+        if let Some(known) = all.get(&key)
+            && known.session.upgrade().is_some_and(|known| Arc::ptr_eq(&known, session))
         {
-            return note.clone();
+            return known.note.clone();
         }
         if all.len().is_power_of_two() {
-            all.retain(|_, (session, _)| session.strong_count() > 0);
+            all.retain(|_, known| known.session.strong_count() > 0);
         }
         let note = Arc::default();
-        all.insert(key, (Arc::downgrade(session), Arc::clone(&note)));
+        all.insert(key, Noted { session: Arc::downgrade(session), note: Arc::clone(&note) });
         note
     }
 
