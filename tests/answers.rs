@@ -299,3 +299,45 @@ async fn actions_are_done_or_refused_in_a_sentence() {
         assert_eq!(status(8), compacts, "{cell}: {told_of:?}");
     }
 }
+
+/// A request with all that it may wish.
+fn wishes(image: bool) -> String {
+    let image = if image { serde_json::json!({"type": "image", "source": "data:image/png;base64,iVBORw0KGgo="}) } else { "".into() };
+    serde_json::json!({
+        "actor": "a", "model": "wished-model", "systemPrompt": "Be brief.", "appendSystemPrompt": "Be kind.",
+        "thinkingLevel": "medium", "mode": "planning", "runtimeEnv": {"RUST_LOG": "debug"}, "tags": ["x"], "metadata": {"n": 1},
+        "messages": [
+            {"role": "user", "content": "What was it?"},
+            {"role": "assistant", "content": [{"type": "text", "text": "A blue one."}]},
+            {"role": "user", "content": [image, {"type": "text", "text": "\nscene settings 900"}]},
+        ],
+    })
+    .to_string()
+}
+
+/// It reaches the agent: the prompt with an image, the earlier messages, the system prompt, the settings. What an upstream cannot do is said.
+#[tokio::test]
+async fn what_a_request_wishes_reaches_the_agent_or_is_refused_in_a_sentence() {
+    let stand = Stand::new().await;
+    for cell in UPSTREAMS {
+        let start = async |image: bool| {
+            let bearer = format!("Bearer {}", token(cell));
+            let url = format!("{}/cells/{cell}/run?extras=events", stand.base());
+            request("POST", &url, &[("authorization", bearer.as_str())], wishes(image)).await.rest().await
+        };
+        // Neither of these two upstreams takes one: a cloud upstream in `chat` mode does.
+        let refused = events(&start(true).await);
+        let why = refused.last().filter(|event| event["kind"] == "invalid_request").and_then(|event| event["error"].as_str());
+        assert!(why.is_some_and(|why| why.contains("images")), "{refused:?}");
+        let told = start(false).await;
+        let prompt = stand.stats().prompts.pop().unwrap_or_else(|| panic!("no prompt: {told}"));
+        // A bridge has its model and system prompt from its own config.
+        let (model, system) = if cell == "cloud" { (Some("wished-model"), Some("Be brief.\n\nBe kind.")) } else { (None, None) };
+        assert_eq!((prompt.model.as_deref(), prompt.system_prompt.as_deref()), (model, system), "{prompt:?}");
+        assert!(prompt.prompt.contains("A blue one."), "what the agent does not remember is told: {prompt:?}");
+        let said = support::text(&events(&told));
+        for wish in ["mode plan", "thinking 10000", "RUST_LOG=debug"] {
+            assert!(said.contains(wish) || told.contains("setting_not_made"), "{cell}: {wish} is neither made nor missed: {told}");
+        }
+    }
+}
