@@ -156,6 +156,14 @@ impl Shell {
         Ok(Source::Run { run, projection, tail })
     }
 
+    /// A run's last event so far.
+    async fn last(&self, target: &Target, extras: Extras) -> Option<Block> {
+        match target {
+            Target::Begun(session, run) => body::last(&self.projection(session, extras), *run).await,
+            Target::InTurn(waiting) => waiting.why_not().and_then(|why| self.not_begun(waiting, &why, extras).pop()),
+        }
+    }
+
     /// The whole of a run that waited and did not begin.
     pub(crate) fn not_begun(&self, waiting: &InTurn, why: &NotBegun, extras: Extras) -> Vec<Block> {
         let outcome = match why {
@@ -218,8 +226,8 @@ async fn events(State(shell): State<Arc<Shell>>, caller: Caller, headers: Header
         let (session, run) = caller.run(&shell)?;
         return explain::answer(shell, session, run, from_seq, extras).await;
     }
-    if let (Some(seen), Target::Begun(session, _)) = (last_seen, &target)
-        && let Some(last) = body::last(&shell.projection(session, extras), run).await
+    if let Some(seen) = last_seen
+        && let Some(last) = shell.last(&target, extras).await
         && last.is_terminal()
         && seen >= last.seq()
     {

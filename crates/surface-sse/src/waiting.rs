@@ -122,12 +122,17 @@ impl InTurn {
         result.unwrap_or(Err(NotBegun::Refused(StartError::Draining)))
     }
 
+    /// Why it did not begin, if that is so.
+    pub(crate) fn why_not(&self) -> Option<NotBegun> {
+        self.begun.borrow().as_ref().and_then(|result| result.as_ref().err().cloned())
+    }
+
     /// Stops it: it does not begin. If it has not begun for good, what became of it.
     pub(crate) fn stop(&self, by: Actor) -> Option<&'static str> {
-        match &*self.begun.borrow() {
-            Some(Err(NotBegun::Stopped)) => return Some("interrupted"),
-            Some(Err(NotBegun::Refused(_))) => return Some("failed"),
-            Some(Ok(_)) | None => {}
+        match self.why_not() {
+            Some(NotBegun::Stopped) => return Some("interrupted"),
+            Some(NotBegun::Refused(_)) => return Some("failed"),
+            None => {}
         }
         let mut stop = locked(&self.stop);
         match &*stop {

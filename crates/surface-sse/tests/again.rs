@@ -81,6 +81,9 @@ async fn a_run_that_waits_can_be_stopped_before_it_begins() {
     assert_eq!((again.status, again.json().await), (200, json!({"ok": true, "status": "interrupted"})));
     let replay = server.get(&path.replace("/interrupt", "/events")).await.rest().await;
     assert_eq!(events(&replay), events(&body), "it can be read again");
+    let id = format!("{}:2", second.run_id());
+    let over = server.send("GET", &path.replace("/interrupt", "/events"), &[("Last-Event-ID", &id)], "").await;
+    assert_eq!(over.status, 204, "an EventSource stops for good");
 }
 
 #[tokio::test]
