@@ -56,17 +56,17 @@ impl CloudPrompt {
 
 /// Fits the parts of an input into a message to the bridge, which is text and nothing else (§4.2).
 pub(crate) fn bridge_prompt(parts: &[Part], upstream: &str) -> Result<String, LinkError> {
-    let mut text = String::new();
+    let (mut text, mut files) = (String::new(), String::new());
     for part in parts {
         match part {
             Part::Text(part) => text.push_str(part),
-            Part::Image { .. } | Part::File { .. } => {
-                return Err(invalid(format!(
-                    "upstream {upstream} is a local bridge, which takes neither images nor files; send text only"
-                )));
+            Part::File { name, data } => add_file(&mut files, name, data, upstream)?,
+            Part::Image { .. } => {
+                return Err(invalid(format!("upstream {upstream} is a local bridge, which takes no images; leave them out")));
             }
         }
     }
+    text.push_str(&files);
     if text.trim().is_empty() {
         return Err(invalid("the input is empty: give some text"));
     }
@@ -168,10 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn the_bridge_takes_text_only() {
+    fn the_bridge_takes_text_and_files_that_are_text() {
         assert_eq!(bridge_prompt(&[text("a"), text("b")], "u").unwrap(), "ab");
-        assert!(refused(bridge_prompt(&[text("a"), image("data:image/png;base64,aGk=")], "u")).contains("neither images nor files"));
-        refused(bridge_prompt(&[file("a", b"x")], "u"));
+        assert!(bridge_prompt(&[text("a"), file("f", b"x")], "u").unwrap().starts_with("a\n\nAttached file `f`"));
+        assert!(refused(bridge_prompt(&[text("a"), image("data:image/png;base64,aGk=")], "u")).contains("takes no images"));
+        refused(bridge_prompt(&[file("a", b"\xff")], "u"));
         refused(bridge_prompt(&[text("  ")], "u"));
     }
 }

@@ -167,10 +167,10 @@ async fn a_deleted_session_is_deleted_at_the_bridge() {
 }
 
 #[tokio::test]
-async fn images_and_files_are_refused_before_anything_is_sent() {
+async fn images_and_files_that_are_no_text_are_refused_before_anything_is_sent() {
     let world = world(Voice::Documented).await;
     let image = Part::Image { url: Text::from_static("data:image/png;base64,aGk=") };
-    let file = Part::File { name: "a.txt".into(), data: "aGk=".into() };
+    let file = Part::File { name: "a.txt".into(), data: "/w==".into() };
     for part in [image, file] {
         let request = StartRun { input: vec![Part::Text("look".into()), part], ..request("") };
         let (kind, message) = Watched::start(&world.hub, &world.access, request).failure().await;
