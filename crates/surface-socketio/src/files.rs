@@ -104,12 +104,16 @@ async fn upload(State(shell): State<Arc<Shell>>, caller: Caller, place: Place, r
             failed.push(json!({"path": path, "error": format!("The session has too many files: at most {MOST_FILES}, of {limit} bytes")}));
             continue;
         }
+        let Some(room) = shell.notes.room(data.len()) else {
+            failed.push(json!({"path": path, "error": "There is no room for more files now"}));
+            continue;
+        };
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         let action = Action::Upload(Upload { name: Text::from(name), mime: mime.clone(), data: data.clone() });
         match session.act(action, caller.0.credential().clone()).await {
             Ok(_) => {
                 let created_at = session.info().updated_at;
-                shell.notes.with(&session, |note| note.files.insert(path.clone(), File { mime, data, created_at }));
+                shell.notes.with(&session, |note| note.files.insert(path.clone(), File { mime, data, created_at, _room: room }));
                 uploaded.push(Value::from(path));
             }
             // Then it cannot take any.

@@ -2,6 +2,7 @@
 //! were uploaded in it, and the marks that frontends set. No agent knows of these, so no log does.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
@@ -11,9 +12,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::projection::Mode;
 
+/// The most bytes of files that are kept of all sessions together.
+const MOST_BYTES: usize = 256 << 20;
+
 /// The notes of all sessions.
 #[derive(Default)]
-pub(crate) struct Notes(Mutex<HashMap<String, Noted>>);
+pub(crate) struct Notes {
+    sessions: Mutex<HashMap<String, Noted>>,
+    bytes: Arc<AtomicUsize>,
+}
+
+/// Room for a file, given back when nobody holds it any more.
+pub(crate) struct Room {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
 
 /// A session that has notes, and these.
 struct Noted {
@@ -41,6 +60,7 @@ pub(crate) struct File {
     pub(crate) mime: Text,
     pub(crate) data: Bytes,
     pub(crate) created_at: u64,
+    pub(crate) _room: Arc<Room>,
 }
 
 impl Note {
@@ -72,7 +92,14 @@ impl Note {
 
 impl Notes {
     fn all(&self) -> MutexGuard<'_, HashMap<String, Noted>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room for so many bytes, if there is.
+    pub(crate) fn room(&self, bytes: usize) -> Option<Arc<Room>> {
+        let take = |all: usize| all.checked_add(bytes).filter(|all| *all <= MOST_BYTES);
+        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        Some(Arc::new(Room { all: self.bytes.clone(), bytes }))
     }
 
     /// A session's notes. Those of sessions that are gone make room.
@@ -102,6 +129,15 @@ impl Notes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn room_is_bounded_and_given_back() {
+        let notes = Notes::default();
+        let most = notes.room(MOST_BYTES).unwrap();
+        assert!(notes.room(1).is_none());
+        drop(most);
+        assert!(notes.room(1).is_some());
+    }
 
     #[test]
     fn a_mode_is_told_when_it_has_to_be() {
