@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use interline_sim::Options;
-use interline_testkit::{Client, Seen};
+use interline_testkit::{Client, Seen, eventually};
 use serde_json::Value;
 use support::{Stand, token};
 use tap::{Break, Crumbs, Tap};
@@ -55,13 +55,16 @@ impl Told {
     }
 }
 
-/// Runs a client against the program, and breaks its connections at these times, in milliseconds.
+/// Runs a client against the program, and breaks its connections so many milliseconds after its prompt has reached the agent server, and again.
 async fn told(program: &str, args: &[&str], config: &str, breaks: &[u64]) -> Told {
     let stand = Stand::with(Options::default(), config).await;
     let tap = Tap::before(stand.base(), Crumbs::None).await;
     let url = tap.url();
     let client = Client::new(program, &url).args(["--cell", CELL, "--token", &token(CELL)]).args(args).run();
     let breaking = async {
+        if !breaks.is_empty() {
+            eventually("the prompt is there", Duration::from_secs(60), async || !stand.stats().prompts.is_empty()).await;
+        }
         for (n, wait) in breaks.iter().enumerate() {
             tokio::time::sleep(Duration::from_millis(*wait)).await;
             tap.break_by(if n % 2 == 0 { Break::Reset } else { Break::Finish });
@@ -77,7 +80,7 @@ async fn told(program: &str, args: &[&str], config: &str, breaks: &[u64]) -> Tol
 #[tokio::test]
 async fn case_d1_event_source_plus_after_breaks() {
     let args = ["--prompt", "scene settings 2500"];
-    let breaks = [900, 300, 300];
+    let breaks = [300, 300, 300];
     for config in [IDS, SAME] {
         let told = told("plus.mjs", &args, config, &breaks).await;
         assert_eq!((told.upstream, told.runs().len()), (1, 1), "{config}: {:?}", told.answers);
@@ -111,20 +114,38 @@ async fn case_d1_event_source_plus_after_a_clean_end() {
 }
 
 #[tokio::test]
-async fn case_d1_fetch_event_source_in_a_browser_with_a_hidden_tab_and_breaks() {
-    let args = ["--prompt", "scene settings 5000", "--hide", "2"];
-    for config in [IDS, SAME] {
-        let told = told("hidden.mjs", &args, config, &[3_500]).await;
+async fn case_d1_fetch_event_source_in_a_browser_with_a_hidden_tab() {
+    let args = ["--prompt", "scene settings 4000", "--hide", "2"];
+    let keyed = ["--prompt", "scene settings 4000", "--hide", "2", "--key", "k-3"];
+    for (args, config) in [(&args[..], IDS), (&args[..], SAME), (&keyed[..], "")] {
+        let told = told("hidden.mjs", args, config, &[]).await;
         assert_eq!((told.upstream, told.runs().len()), (1, 1), "{config}: {:?}", told.answers);
-        assert!(told.answers.len() >= 3, "hidden twice: {:?}", told.answers);
+        assert_eq!(told.answers.len(), 3, "hidden twice: {:?}", told.answers);
         if config == IDS {
             assert_whole(&told.answers);
         } else {
             assert_whole(told.answers.get(told.answers.len() - 1..).expect("the last answer"));
         }
     }
-    let keyed = told("hidden.mjs", &["--prompt", "scene settings 5000", "--hide", "2", "--key", "k-3"], "", &[3_500]).await;
-    assert_eq!((keyed.upstream, keyed.runs().len()), (1, 1), "{:?}", keyed.answers);
     let bare = told("hidden.mjs", &args, "", &[]).await;
-    assert!(bare.upstream >= 3 && bare.upstream == bare.runs().len(), "each time it is shown a run: {:?}", bare.answers);
+    assert_eq!((bare.upstream, bare.runs().len()), (3, 3), "each time it is shown a run: {:?}", bare.answers);
+}
+
+/// Not in one with the hidden tab: the library forgets the retry that it has set when a tab is shown, and then reads two streams at once. Ids
+/// bring both to the same run; without them the second is like another person's.
+#[tokio::test]
+async fn case_d1_fetch_event_source_in_a_browser_after_breaks() {
+    let args = ["--prompt", "scene settings 4000"];
+    let keyed = ["--prompt", "scene settings 4000", "--key", "k-4"];
+    for (args, config) in [(&args[..], IDS), (&args[..], SAME), (&keyed[..], "")] {
+        let told = told("hidden.mjs", args, config, &[500]).await;
+        assert_eq!((told.upstream, told.runs().len(), told.answers.len()), (1, 1, 2), "{config}: {:?}", told.answers);
+        if config == IDS {
+            assert_whole(&told.answers);
+        } else {
+            assert_whole(&told.answers[1..]);
+        }
+    }
+    let bare = told("hidden.mjs", &args, "", &[500]).await;
+    assert_eq!((bare.upstream, bare.runs().len()), (2, 2), "each POST is a run: {:?}", bare.answers);
 }

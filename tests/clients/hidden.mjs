@@ -16,6 +16,7 @@ import { RUN_OPTIONS, runRequest } from "./sse.mjs";
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run", "--no-proxy-server"];
 const LIBRARY = new URL("./node_modules/@microsoft/fetch-event-source/lib/esm/", import.meta.url);
 const HIDDEN_MS = 150;
+const POLL_MS = 20;
 const SHOWN_MS = 400;
 
 await run(async () => {
@@ -40,7 +41,11 @@ await run(async () => {
     const file = new URL(name.endsWith(".js") ? name : `${name}.js`, LIBRARY);
     return route.fulfill({ contentType: "text/javascript", body: readFileSync(file, "utf8") });
   });
-  await page.exposeFunction("opened", (id) => print({ opened: id }));
+  let answers = 0;
+  await page.exposeFunction("opened", (id) => {
+    answers++;
+    print({ opened: id });
+  });
   await page.exposeFunction("seen", (data) => printText(data));
   await page.goto(`${args.base}/again/page`);
   await page.evaluate(() => {
@@ -72,6 +77,7 @@ await run(async () => {
     [url, init],
   );
   for (let n = 0; n < Number(args.hide); n++) {
+    while (answers <= n) await page.waitForTimeout(POLL_MS);
     await page.waitForTimeout(SHOWN_MS);
     await show(page, false);
     await page.waitForTimeout(HIDDEN_MS);
