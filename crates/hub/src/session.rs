@@ -1,22 +1,24 @@
 //! A session: its log, what it means so far, and the projections that are made of it. One lock orders everything that happens to it.
 
+mod commands;
+mod deadlines;
+mod info;
+
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use interline_journal::Log;
 use interline_model::{
-    Actor, Answer, Ask, AskId, AskOutcome, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, FailureKind, ForcedEnd, Json, Millis,
-    NoticeLevel, Outcome, Principal, Reader, Record, RunAccepted, RunId, SessionId, Text, Usage, What, Writer,
+    Answer, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, FailureKind, ForcedEnd, Millis, NoticeLevel, Outcome, Principal,
+    Reader, Record, RunAccepted, RunId, SessionId, Text, What, Writer,
 };
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::action::{Action, ActionError, Control, Wire};
-use crate::asks::{AskVerdict, Asks, PendingAsk};
-use crate::conduct::{Conduct, Unwatched};
+use crate::asks::Asks;
+use crate::conduct::Conduct;
 use crate::explaining::Explaining;
 use crate::policy::{Decided, without_people};
 use crate::projection::{Feed, Projection};
@@ -24,7 +26,10 @@ use crate::queue::{Place, Queue};
 use crate::telemetry::Telemetry;
 use crate::upstream::{Command, Flow, Link, LinkError, RunPort, Upstream};
 use crate::watchers::Watchers;
-use crate::{AskConfig, RunConfig, RunCredential};
+use crate::{AskConfig, RunConfig};
+
+pub use commands::{AnswerError, Stopped};
+pub use info::{RunInfo, RunStatus, SessionInfo};
 
 /// One conversation.
 pub struct Session {
@@ -80,107 +85,6 @@ struct Run {
     frame_at: Millis,
     /// What its frames came to, in bytes.
     bytes: usize,
-}
-
-/// A run as lists show it.
-#[derive(Clone, Debug)]
-pub struct RunInfo {
-    /// Its id.
-    pub run: RunId,
-    /// Its model, as `run_start` says it.
-    pub model: Text,
-    /// Who started it, and where.
-    pub by: Actor,
-    /// The label of the end user, where the client gave one.
-    pub actor: Option<Text>,
-    /// What it is doing, or how it ended.
-    pub status: RunStatus,
-    /// When it began.
-    pub started_at: Millis,
-    /// When it ended.
-    pub ended_at: Option<Millis>,
-    /// Model calls so far.
-    pub turns: u64,
-    /// Tool calls so far.
-    pub steps: u64,
-    /// Tokens, once the upstream said.
-    pub usage: Option<Usage>,
-}
-
-/// What a run is doing, or how it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RunStatus {
-    /// It goes on.
-    Running,
-    /// It finished.
-    Completed,
-    /// It failed.
-    Failed,
-    /// It was stopped.
-    Interrupted,
-}
-
-impl RunStatus {
-    /// The word for it in lists.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Interrupted => "interrupted",
-        }
-    }
-}
-
-/// A session as lists show it.
-#[derive(Clone, Debug)]
-pub struct SessionInfo {
-    /// Its id.
-    pub session: SessionId,
-    /// Its cell.
-    pub cell: CellName,
-    /// Its title, or empty.
-    pub title: Text,
-    /// The model of its latest run, or the one it was created with.
-    pub model: Option<Text>,
-    /// When it was created.
-    pub created_at: Millis,
-    /// When something last happened.
-    pub updated_at: Millis,
-    /// Its latest run.
-    pub latest: Option<RunInfo>,
-    /// Whether people are asked something.
-    pub asking: bool,
-    /// What the surface that created it wanted kept beside it.
-    pub labels: serde_json::Map<String, serde_json::Value>,
-}
-
-/// Why an answer was not taken.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum AnswerError {
-    /// There is no such ask.
-    #[error("no ask has this id")]
-    NotFound,
-    /// It was settled before.
-    #[error("the ask was already settled")]
-    Settled {
-        /// How.
-        outcome: AskOutcome,
-        /// By whom; `None` if by nobody (expired, or void with its run).
-        by: Option<Actor>,
-    },
-}
-
-/// What a request to stop met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
-    /// The run was told to stop.
-    Stopping(RunId),
-    /// The run had ended before.
-    Ended(RunId, RunStatus),
-    /// No run goes on.
-    Idle,
 }
 
 pub(crate) struct NewRun {
@@ -259,65 +163,6 @@ impl Session {
     #[must_use]
     pub fn cell(&self) -> &CellName {
         &self.cell
-    }
-
-    /// What lists show of it.
-    #[must_use]
-    pub fn info(&self) -> SessionInfo {
-        let state = self.state();
-        SessionInfo {
-            session: self.id.clone(),
-            cell: self.cell.clone(),
-            title: state.title.clone().unwrap_or_default(),
-            model: state.model.clone(),
-            created_at: self.created_at,
-            updated_at: state.last_at,
-            latest: state.runs.last().map(|run| run.info.clone()),
-            asking: state.asks.is_any_open(),
-            labels: self.labels.clone(),
-        }
-    }
-
-    /// Its runs, oldest first.
-    #[must_use]
-    pub fn runs(&self) -> Vec<RunInfo> {
-        self.state().runs.iter().map(|run| run.info.clone()).collect()
-    }
-
-    /// One of its runs.
-    #[must_use]
-    pub fn run_info(&self, run: RunId) -> Option<RunInfo> {
-        self.state().runs.iter().find(|entry| entry.info.run == run).map(|entry| entry.info.clone())
-    }
-
-    /// The run that goes on, if one does.
-    #[must_use]
-    pub fn active_run(&self) -> Option<RunId> {
-        self.state().active().map(|run| run.info.run)
-    }
-
-    /// The asks that take an answer, oldest first: those that wait for one, and those of which nothing shows that the agent took it.
-    #[must_use]
-    pub fn pending_asks(&self) -> Vec<PendingAsk> {
-        self.state().asks.pending()
-    }
-
-    /// How the asks of this session were settled, oldest first: the audit record.
-    #[must_use]
-    pub fn verdicts(&self) -> Vec<AskVerdict> {
-        self.state().asks.verdicts().to_vec()
-    }
-
-    /// An ask of this session, pending or settled; the newest of that id.
-    #[must_use]
-    pub fn ask(&self, id: &AskId) -> Option<Arc<Ask>> {
-        self.state().asks.get(id)
-    }
-
-    /// The run that an ask of this session belongs to; of the newest of that id.
-    #[must_use]
-    pub fn run_of_ask(&self, id: &AskId) -> Option<RunId> {
-        self.state().asks.run_of(id)
     }
 
     /// The session as one surface shows it. `key` tells apart projections of the same writer with different options. The first caller
@@ -574,105 +419,6 @@ impl Session {
         self.append(&mut state, Body::Fact(Fact::EndForced(end)));
     }
 
-    /// Answers an ask: the first answer wins and goes to the upstream.
-    ///
-    /// # Errors
-    /// When there is no such ask, or it was settled before.
-    pub fn answer(&self, ask: &AskId, answer: Answer, by: Actor) -> Result<AskOutcome, AnswerError> {
-        let mut state = self.state();
-        let active = state.active().map(|run| run.info.run);
-        let taken = state.asks.answer(ask, &answer, &by, now().max(self.created_at), active)?;
-        if let Some(run) = state.runs.iter_mut().find(|entry| entry.info.run == taken.run) {
-            run.frame_at = now();
-            // A closed channel means that the link is winding down; its run ends and voids the ask.
-            let _ = run.commands.send(Command::Answer { ask: taken.ask, answer: answer.clone() });
-        }
-        self.append(&mut state, Body::Fact(Fact::AskAnswered { ask: ask.clone(), answer, by }));
-        self.alarm.notify_one();
-        Ok(taken.outcome)
-    }
-
-    /// Asks the upstream to stop a run, or whatever run goes on. Does nothing more if it was asked before.
-    pub fn stop(&self, run: Option<RunId>, by: Actor) -> Stopped {
-        let mut state = self.state();
-        let active = state.active().map(|run| run.info.run);
-        let run = match (run, active) {
-            (Some(wanted), active) if Some(wanted) != active => {
-                let found = state.runs.iter().find(|entry| entry.info.run == wanted);
-                return found.map_or(Stopped::Idle, |entry| Stopped::Ended(wanted, entry.info.status));
-            }
-            (_, Some(active)) => active,
-            (_, None) => return Stopped::Idle,
-        };
-        self.stop_active(&mut state, by);
-        Stopped::Stopping(run)
-    }
-
-    fn stop_active(&self, state: &mut State, by: Actor) {
-        if let Some(entry) = state.runs.last_mut()
-            && entry.stop_at.is_none()
-        {
-            entry.stop_at = Some(now());
-            let _ = entry.commands.send(Command::Stop);
-            self.append(state, Body::Fact(Fact::StopRequested { by }));
-            self.alarm.notify_one();
-        }
-    }
-
-    /// When the run that goes on is to be stopped because nobody watches it, if nobody does. Looked at again at that time at the latest.
-    fn stop_unwatched_at(&self, state: &State) -> Option<Millis> {
-        let Unwatched::StopAfter(limit) = self.conduct.unwatched else { return None };
-        let run = state.active().filter(|run| run.stop_at.is_none())?;
-        let limit = Millis::try_from(limit.as_millis()).unwrap_or(Millis::MAX);
-        let since = match self.watchers.nobody_since() {
-            Some(since) => since.max(run.info.started_at),
-            None => now(),
-        };
-        Some(since.saturating_add(limit))
-    }
-
-    /// Does something else for the session.
-    ///
-    /// # Errors
-    /// When the upstream cannot do it, or did not, or it is not the time for it.
-    pub async fn act(&self, action: Action, credential: RunCredential) -> Result<Json, ActionError> {
-        let active = self.active_run();
-        if self.upstream.wire(&action).is_some() {
-            return self.say(active.ok_or(ActionError::Idle)?, &action).await;
-        }
-        if active.is_some() && matches!(action, Action::Compact) {
-            return Err(ActionError::Busy);
-        }
-        let compacts = matches!(action, Action::Compact);
-        let reply = self.link.clone().act(action, credential).await?;
-        if compacts {
-            self.append(&mut self.state(), Body::Fact(Fact::Compacted));
-        }
-        Ok(reply)
-    }
-
-    /// Says an action on the connection of `run`, and waits for the reply.
-    pub(crate) async fn say(&self, run: RunId, action: &Action) -> Result<Json, ActionError> {
-        let unsupported = || ActionError::Unsupported(format!("this agent server cannot {}", action.what()));
-        let wire = self.upstream.wire(action).ok_or_else(unsupported)?;
-        let send = |command| {
-            let state = self.state();
-            let sent = state.active().is_some_and(|active| active.info.run == run && active.commands.send(command).is_ok());
-            if sent { Ok(()) } else { Err(ActionError::Idle) }
-        };
-        let (reply, answer) = oneshot::channel();
-        match wire {
-            Wire::Message(text) => return send(Command::Frame(text)).map(|()| Json::empty_object()),
-            Wire::Request(request) => send(Command::Control(Control { request, reply }))?,
-        }
-        let limit = Duration::from_millis(self.timers.run.control_ms);
-        match tokio::time::timeout(limit, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(ActionError::Unreachable("the run ended before the agent server answered".to_owned())),
-            Err(_) => Err(ActionError::Unanswered(limit)),
-        }
-    }
-
     /// Records what people should know of a run and no frame says.
     pub(crate) fn notice(&self, run: RunId, level: NoticeLevel, code: &'static str, text: Text) {
         let mut state = self.state();
@@ -697,87 +443,11 @@ impl Session {
         self.queue.enter(max)
     }
 
-    /// Whether the upstream said that the session is paused, and not yet that it goes on.
-    #[must_use]
-    pub fn is_paused(&self) -> bool {
-        self.state().paused
-    }
-
     /// Waits until no run goes on.
     pub(crate) async fn rest(&self) {
         let mut busy = self.busy.subscribe();
         // The sender is the session's own, and outlives this.
         let _ = busy.wait_for(|busy| !busy).await;
-    }
-
-    /// Passes a native client's own frame to the upstream of the run that goes on. `false` if none does.
-    pub fn pass(&self, frame: Text) -> bool {
-        let state = self.state();
-        state.active().is_some_and(|run| run.commands.send(Command::Frame(frame)).is_ok())
-    }
-
-    /// Gives the session a title.
-    pub fn set_title(&self, title: Text) {
-        let mut state = self.state();
-        state.title = Some(title.clone());
-        self.append(&mut state, Body::Fact(Fact::Titled { title }));
-    }
-
-    /// Ends the run that goes on, if one does: we are shutting down or the session is deleted.
-    pub(crate) fn end_now(&self, end: ForcedEnd) {
-        let mut state = self.state();
-        if state.active().is_some() {
-            self.append(&mut state, Body::Fact(Fact::EndForced(end)));
-        }
-    }
-
-    /// When something last happened, if nothing goes on now.
-    pub(crate) fn at_rest_since(&self) -> Option<Millis> {
-        let state = self.state();
-        state.active().is_none().then_some(state.last_at)
-    }
-
-    /// How long until something is due for `run`; `None` once it has ended.
-    pub(crate) fn due_in(&self, run: RunId) -> Option<Duration> {
-        let state = self.state();
-        let due = state.next_deadline(run, &self.timers)?.min(self.stop_unwatched_at(&state).unwrap_or(Millis::MAX));
-        Some(Duration::from_millis(due.saturating_sub(now())))
-    }
-
-    /// Does what is due for `run`.
-    pub(crate) fn check(&self, run: RunId) {
-        let mut state = self.state();
-        let now = now();
-        let paused = state.paused;
-        for ask in state.asks.expired(run, now, paused) {
-            let id = ask.id.clone();
-            if let Some(entry) = state.runs.last() {
-                let answer = Answer::Deny { message: Text::from_static("nobody answered in time") };
-                let _ = entry.commands.send(Command::Answer { ask, answer });
-            }
-            self.append(&mut state, Body::Fact(Fact::AskExpired { ask: id }));
-        }
-        for ask in state.asks.unconfirmed(now, self.timers.ask.confirm_ms) {
-            self.append(&mut state, Body::Fact(Fact::AskUnconfirmed { ask }));
-        }
-        if self.stop_unwatched_at(&state).is_some_and(|at| at <= now) {
-            let by = Actor { principal: self.principal.clone(), surface: Text::from_static("interline") };
-            self.stop_active(&mut state, by);
-        }
-        let asking = state.asks.is_any_open();
-        let Some(entry) = state.active().filter(|entry| entry.info.run == run) else { return };
-        let timers = &self.timers.run;
-        let since = |moment: Option<Millis>, limit: u64| moment.is_some_and(|moment| moment.saturating_add(limit) <= now);
-        let end = if since(entry.stop_at, timers.stop_grace_ms) {
-            ForcedEnd::StopGraceOver
-        } else if since(entry.error_at, timers.recoverable_error_ms) {
-            ForcedEnd::ErrorStayed
-        } else if !asking && since(Some(entry.frame_at), timers.max_idle_ms) {
-            ForcedEnd::Idle
-        } else {
-            return;
-        };
-        self.append(&mut state, Body::Fact(Fact::EndForced(end)));
     }
 }
 
@@ -792,16 +462,6 @@ impl State {
 
     fn is_active(&self, run: RunId) -> bool {
         self.active().is_some_and(|active| active.info.run == run)
-    }
-
-    fn next_deadline(&self, run: RunId, timers: &Timers) -> Option<Millis> {
-        let entry = self.active().filter(|entry| entry.info.run == run)?;
-        let asks = self.asks.next_deadline(self.paused, timers.ask.confirm_ms);
-        let stop = entry.stop_at.map(|at| at.saturating_add(timers.run.stop_grace_ms));
-        let error = entry.error_at.map(|at| at.saturating_add(timers.run.recoverable_error_ms));
-        let idle = entry.frame_at.saturating_add(timers.run.max_idle_ms);
-        let idle = if self.asks.is_any_open() { None } else { Some(idle) };
-        Some([asks, stop, error, idle].into_iter().flatten().min().unwrap_or(Millis::MAX))
     }
 }
 
