@@ -99,17 +99,9 @@ impl Server {
     pub async fn asked(&self) -> (Arc<Session>, RunId) {
         let request = StartRun {
             surface: "sse",
-            cell: None,
             session: Some(SessionId::from(SESSION)),
-            model: None,
             input: vec![Part::Text(Text::from_static("hi"))],
-            system_prompt: None,
-            actor: None,
-            settings: interline_hub::Settings::default(),
-            headless: false,
-            output_schema: None,
-            idempotency_key: None,
-            run: None,
+            ..StartRun::default()
         };
         let (session, run) = self.hub.start(&self.access(), request).expect("a run");
         for _ in 0..16 {

@@ -23,6 +23,10 @@ struct Run {
     turn: Option<u64>,
     open: HashSet<String>,
     ended: HashSet<String>,
+    /// A plan is open.
+    planning: bool,
+    /// The ids of all its plans.
+    plans: HashSet<String>,
 }
 
 impl Checker {
@@ -106,12 +110,22 @@ impl Checker {
                 assert!(run.open.remove(&call()), "no such call: {json}");
                 run.ended.insert(call());
             }
+            "plan_created" => {
+                assert!(run.plans.insert(members.text("plan_id")), "a plan of this id was there: {json}");
+                assert!(!std::mem::replace(&mut run.planning, true), "a plan in a plan: {json}");
+            }
+            "plan_updated" => assert!(run.planning, "no plan: {json}"),
+            "plan_completed" => {
+                assert!(members.number("done_steps") <= members.number("total_steps"), "{json}");
+                assert!(std::mem::take(&mut run.planning), "no plan: {json}");
+            }
+            "plan_interrupted" => assert!(std::mem::take(&mut run.planning), "no plan: {json}"),
             _ => {}
         }
         let terminal = matches!(kind.as_str(), "done" | "interrupted" | "error");
         assert_eq!(block.is_terminal(), terminal, "{json}");
         if terminal {
-            assert!(run.turn.is_none() && run.open.is_empty(), "something is open: {json}");
+            assert!(run.turn.is_none() && run.open.is_empty() && !run.planning, "something is open: {json}");
             self.run = None;
         }
     }
