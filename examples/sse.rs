@@ -173,6 +173,7 @@ async fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let base = args.next().unwrap_or_else(|| "http://127.0.0.1:9091".to_owned());
     let prompt = args.next().unwrap_or_else(|| "What does median do?".to_owned());
-    let cell = Cell { url: format!("{}/cells/my-cell", base.trim_end_matches('/')), http: Client::builder(TokioExecutor::new()).build_http() };
+    let cell =
+        Cell { url: format!("{}/cells/my-cell", base.trim_end_matches('/')), http: Client::builder(TokioExecutor::new()).build_http() };
     if cell.run(&prompt).await? { Ok(()) } else { Err("the run did not end well".into()) }
 }

@@ -424,9 +424,11 @@ impl Hub {
             headless: request.headless,
             output_schema: request.output_schema,
         };
+        let model = route.upstream_model(request.model.as_deref());
+        let model_to_set = model.clone();
         let input = RunInput {
             run,
-            model: route.upstream_model(request.model.as_deref()),
+            model,
             input: request.input,
             system_prompt: request.system_prompt,
             credential: access.credential().clone(),
@@ -445,8 +447,12 @@ impl Hub {
         }
         let work = session.link.clone().run(input, port);
         self.tasks.spawn(driver::drive(session.clone(), run, work, self.tasks.clone()));
-        if request.settings != Settings::default() {
-            self.tasks.spawn(driver::settle(session.clone(), run, request.settings));
+        let mut settings = request.settings;
+        if let Some(model) = model_to_set.filter(|model| !route.upstream.starts_with_model() && session.tells_model(model)) {
+            settings.model = Some(model);
+        }
+        if settings != Settings::default() {
+            self.tasks.spawn(driver::settle(session.clone(), run, settings));
         }
         Ok((session, run))
     }

@@ -72,6 +72,8 @@ struct State {
     paused: bool,
     title: Option<Text>,
     model: Option<Text>,
+    /// The model that the upstream was last told to use, where it is told during a run.
+    told_model: Option<Text>,
     last_at: Millis,
 }
 
@@ -120,6 +122,7 @@ impl Session {
             paused: false,
             title,
             model,
+            told_model: None,
             last_at: now,
         };
         Self {
@@ -425,6 +428,12 @@ impl Session {
         if state.is_active(run) {
             self.append(&mut state, Body::Fact(Fact::Noticed { level, code: Text::from_static(code), text }));
         }
+    }
+
+    /// Whether the upstream is to be told this model: once, until it is another.
+    pub(crate) fn tells_model(&self, model: &Text) -> bool {
+        let told = &mut self.state().told_model;
+        told.replace(model.clone()).as_ref() != Some(model)
     }
 
     /// How its runs go about people.

@@ -9,6 +9,8 @@ use crate::Action;
 /// The settings of a run. What is not set is left to the upstream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
+    /// The model, where it is no part of how a run is started.
+    pub model: Option<Text>,
     /// The permission mode.
     pub permission_mode: Option<Text>,
     /// How many tokens the model may think.
@@ -32,6 +34,7 @@ impl Settings {
     pub(crate) fn actions(self) -> impl Iterator<Item = Action> {
         let environment = (!self.environment.0.is_empty()).then_some(self.environment);
         [
+            self.model.map(Action::SetModel),
             self.permission_mode.map(Action::SetPermissionMode),
             self.thinking_tokens.map(|tokens| Action::SetThinkingTokens(Some(tokens))),
             environment.map(Action::SetEnvironment),

@@ -27,6 +27,11 @@ pub trait Upstream: Send + Sync + 'static {
         Box::new(Unexplained::new(self.reader()))
     }
 
+    /// Whether a run is started with a model. Where it is not, the model is set when it has begun, as [`Action::SetModel`].
+    fn starts_with_model(&self) -> bool {
+        true
+    }
+
     /// The ask that a message raises, if it is one: what policies decide about before anybody sees it.
     fn ask_in(&self, message: &Text) -> Option<Ask> {
         let _ = message;

@@ -143,7 +143,7 @@ async fn an_answer_that_nothing_follows_is_said_to_be_unconfirmed_and_can_be_giv
 async fn settings_are_made_and_what_is_not_to_be_had_is_said() {
     let (hub, access) = hub();
     let environment = Environment(BTreeMap::from([(Text::from("TOKEN"), Text::from("canary"))]));
-    let settings = Settings { permission_mode: Some("plan".into()), thinking_tokens: Some(5), environment };
+    let settings = Settings { permission_mode: Some("plan".into()), thinking_tokens: Some(5), environment, ..Settings::default() };
     assert!(!format!("{settings:?}").contains("canary"));
     let (session, run) = hub.start(&access, StartRun { settings, ..request("obey") }).unwrap();
     let seen = || session.projection("", || Lines).tail(0).ready(99);

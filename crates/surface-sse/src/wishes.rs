@@ -31,6 +31,7 @@ pub(crate) fn settings(body: &Members<'_>) -> Result<Settings, Refusal> {
             None => None,
         },
         environment: environment(body)?,
+        ..Settings::default()
     })
 }
 

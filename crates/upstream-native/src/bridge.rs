@@ -80,10 +80,7 @@ impl BridgeLink {
 
     async fn carry(&self, input: RunInput, port: &mut RunPort) -> Result<(), LinkError> {
         let server = &self.server;
-        let prompt = bridge_prompt(&input.input, server.name())?;
-        if input.system_prompt.is_some() {
-            tracing::debug!(upstream = server.name(), "a bridge takes no system prompt; it was left out");
-        }
+        let prompt = bridge_prompt(input.system_prompt.as_deref(), &input.input, server.name())?;
         let mut outbox = outbox(server, input.run);
         let Some(conversation) = self.turn(port, &mut outbox).await? else { return Ok(()) };
         let mut turn = Turn::new(self, input.run, server.credential(&input.credential), conversation, outbox);

@@ -86,6 +86,11 @@ impl Upstream for NativeUpstream {
         }
     }
 
+    fn starts_with_model(&self) -> bool {
+        // native-ws.md §4.2: a bridge's message is its prompt and nothing else.
+        self.0.config.kind == Kind::Cloud
+    }
+
     fn has_coding_channel(&self) -> bool {
         self.0.config.kind == Kind::Bridge
     }

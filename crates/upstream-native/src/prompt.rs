@@ -54,8 +54,9 @@ impl CloudPrompt {
     }
 }
 
-/// Fits the parts of an input into a message to the bridge, which is text and nothing else (§4.2).
-pub(crate) fn bridge_prompt(parts: &[Part], upstream: &str) -> Result<String, LinkError> {
+/// Fits the parts of an input into a message to the bridge, which is text and nothing else (§4.2). Instructions for the model, for which it has no
+/// place of their own, stand before it: to leave them out would change what the agent is.
+pub(crate) fn bridge_prompt(instructions: Option<&str>, parts: &[Part], upstream: &str) -> Result<String, LinkError> {
     let (mut text, mut files) = (String::new(), String::new());
     for part in parts {
         match part {
@@ -69,6 +70,9 @@ pub(crate) fn bridge_prompt(parts: &[Part], upstream: &str) -> Result<String, Li
     text.push_str(&files);
     if text.trim().is_empty() {
         return Err(invalid("the input is empty: give some text"));
+    }
+    if let Some(instructions) = instructions.filter(|instructions| !instructions.trim().is_empty()) {
+        text.insert_str(0, &format!("Instructions:\n{instructions}\n\n"));
     }
     Ok(text)
 }
@@ -169,10 +173,12 @@ mod tests {
 
     #[test]
     fn the_bridge_takes_text_and_files_that_are_text() {
-        assert_eq!(bridge_prompt(&[text("a"), text("b")], "u").unwrap(), "ab");
-        assert!(bridge_prompt(&[text("a"), file("f", b"x")], "u").unwrap().starts_with("a\n\nAttached file `f`"));
-        assert!(refused(bridge_prompt(&[text("a"), image("data:image/png;base64,aGk=")], "u")).contains("takes no images"));
-        refused(bridge_prompt(&[file("a", b"\xff")], "u"));
-        refused(bridge_prompt(&[text("  ")], "u"));
+        assert_eq!(bridge_prompt(None, &[text("a"), text("b")], "u").unwrap(), "ab");
+        assert_eq!(bridge_prompt(Some("Be brief."), &[text("a")], "u").unwrap(), "Instructions:\nBe brief.\n\na");
+        assert_eq!(bridge_prompt(Some(" "), &[text("a")], "u").unwrap(), "a");
+        assert!(bridge_prompt(None, &[text("a"), file("f", b"x")], "u").unwrap().starts_with("a\n\nAttached file `f`"));
+        assert!(refused(bridge_prompt(None, &[text("a"), image("data:image/png;base64,aGk=")], "u")).contains("takes no images"));
+        refused(bridge_prompt(None, &[file("a", b"\xff")], "u"));
+        refused(bridge_prompt(None, &[text("  ")], "u"));
     }
 }
