@@ -139,8 +139,10 @@ fn what_is_nested_too_deeply_for_sse_is_left_out_and_said_to_be() {
         let input = format!(r#"{{"v":{value},"last":true}}"#);
         let sse = run.sse(Options::default());
         assert!(!sse.contains(&value), "{sse}");
-        let mark = r#""arguments":{"truncated":"arguments nested more than 512 levels deep are left out"}"#;
+        let mark = r#""arguments":{"truncated":"arguments nested more than 512 levels deep are left out"#;
         assert_eq!(sse.matches(mark).count(), 4, "{sse}");
+        // Where all of it is, is said of calls; what is asked need not be in any message.
+        assert_eq!(sse.matches("; all of it: GET /cells/").count(), 3, "{sse}");
         // Whoever splits no lines takes them as they are.
         assert!(members(&run.socketio(Default::default()), "arguments").contains(&input));
         assert_eq!(run.native().matches(&input).count(), 3);

@@ -89,10 +89,14 @@ struct Shell {
     connects: Connects,
 }
 
+/// Requests of one socket that may wait at most, whatever the config says: more than anybody makes, and less than a semaphore takes.
+const MOST_REQUESTS: u32 = 65_536;
+
 impl Shell {
-    /// One permit for each request of a socket that may wait for the upstream.
-    fn requests(&self) -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(self.config.max_requests))
+    /// One permit for each request of a socket that may wait for the upstream, and how many there are.
+    fn requests(&self) -> (Arc<Semaphore>, u32) {
+        let max = u32::try_from(self.config.max_requests).unwrap_or(u32::MAX).min(MOST_REQUESTS);
+        (Arc::new(Semaphore::new(max as usize)), max)
     }
 }
 

@@ -200,8 +200,9 @@ fn try_socket(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
         (None, _) => (glance.end, Settled::LeftOut),
     };
     let feed = Feed::turn(&projection, glance, from, settled);
-    let (credential, requests) = (access.credential().clone(), shell.requests());
-    let inbound = Inbound { plane: Plane::Bridge, session, run: None, credential, requests };
+    let credential = access.credential().clone();
+    let (requests, max_requests) = shell.requests();
+    let inbound = Inbound { plane: Plane::Bridge, session, run: None, credential, requests, max_requests };
     let first = turn.filter(|_| is_first).map(|turn| turn.run);
     Ok(handshake.accept(shell.clone(), feed, inbound, move |shell| {
         if let Some(run) = first {

@@ -353,8 +353,9 @@ fn try_stream(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
             Feed::session(&projection, glance, from, settled)
         }
     };
-    let (credential, requests) = (access.credential().clone(), shell.requests());
-    let inbound = Inbound { plane: Plane::Cloud, session: target.session().clone(), run: target.run(), credential, requests };
+    let credential = access.credential().clone();
+    let (requests, max_requests) = shell.requests();
+    let inbound = Inbound { plane: Plane::Cloud, session: target.session().clone(), run: target.run(), credential, requests, max_requests };
     let first = meant.filter(|_| is_first);
     Ok(handshake.accept(shell.clone(), feed, inbound, move |shell| {
         if let Some(run) = first {

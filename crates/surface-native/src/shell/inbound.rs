@@ -17,6 +17,9 @@ use super::actor;
 /// Replies to the client that asked. Bounded: a client that asks without reading waits.
 pub(super) type Replies = mpsc::Sender<Text>;
 
+/// Bytes from which on a request counts as long.
+const LONG_REQUEST: usize = 64 * 1024;
+
 /// Which access surface a socket belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plane {
@@ -31,8 +34,9 @@ pub(super) struct Inbound {
     /// The run that is meant; `None` is the one that goes on.
     pub(super) run: Option<RunId>,
     pub(super) credential: RunCredential,
-    /// One permit for each request that may wait for the upstream.
+    /// One permit for each request that may wait for the upstream, and how many there are.
     pub(super) requests: Arc<Semaphore>,
+    pub(super) max_requests: u32,
 }
 
 impl Inbound {
@@ -105,7 +109,9 @@ impl Inbound {
             let _ = replies.send(build::failure(&id, "no turn in progress")).await;
             return;
         }
-        let Ok(permit) = self.requests.clone().try_acquire_owned() else {
+        // A long one has the place of all: what waits for one socket is about one message, however many there are.
+        let places = if body.as_str().len().saturating_add(id.len()) > LONG_REQUEST { self.max_requests } else { 1 };
+        let Ok(permit) = self.requests.clone().try_acquire_many_owned(places) else {
             let _ = replies.send(build::failure(&id, "too many requests wait for the agent server")).await;
             return;
         };
@@ -119,8 +125,9 @@ impl Inbound {
                 Err(ActionError::Unanswered(_)) if !is_known => return,
                 Err(error) => build::failure(&id, &error.to_string()),
             };
-            drop(permit);
             let _ = replies.send(reply).await;
+            // Only now: a client that asks and does not read would gather replies.
+            drop(permit);
         });
     }
 
