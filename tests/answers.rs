@@ -7,6 +7,7 @@ mod support;
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use interline_sim::Options;
 use interline_testkit::{Answer, delete, eventually, get, post, request};
 use serde_json::Value;
@@ -247,6 +248,34 @@ async fn case_d4_abandoned_runs_are_stopped_where_the_cell_says_so() {
         assert_eq!(delete(&format!("{}/cells/{cell}/sessions/{session}", stand.base()), &token(cell)).await.status, 200);
     }
     eventually("no socket is left", SOON, async || stand.stats().open_sockets == 0).await;
+}
+
+/// Ten thousand clients start a run and leave at once: every run ends, and no socket and no run is left behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_d4_nothing_is_left_of_abandoned_runs() {
+    const RUNS: usize = 5_000;
+    const AT_A_TIME: usize = 24;
+    let stand = Stand::new().await;
+    for cell in UPSTREAMS {
+        let started = futures_util::stream::iter(0..RUNS).map(|_| async {
+            // Those before may not all have ended yet: then there is a moment to wait.
+            while stand.run(cell, "play chat-text-only").await.status == 429 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        started.buffer_unordered(AT_A_TIME).for_each(async |()| ()).await;
+    }
+    eventually("every run has ended", Duration::from_secs(60), async || {
+        let metrics = get(&format!("{}/metrics", stand.base()), "").await.body;
+        let ended: usize = metrics
+            .lines()
+            .filter(|line| line.starts_with("interline_runs_ended_total"))
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok())
+            .sum();
+        ended == UPSTREAMS.len() * RUNS
+    })
+    .await;
+    eventually("no socket is left", Duration::from_secs(60), async || stand.stats().open_sockets == 0).await;
 }
 
 /// Everything that can be done to a session besides: done where the agent server can, else refused in a sentence, as the contracts say.
