@@ -488,6 +488,10 @@ impl Hub {
                     session.stop(None, Actor { principal: access.principal().clone(), surface });
                 }
                 session.rest().await;
+                if hub.session(&access, session.id()).is_none_or(|now| !Arc::ptr_eq(&now, &session)) {
+                    // Deleted meanwhile: a run that waited does not bring it back.
+                    break Err(StartError::SessionNotFound(session.id().clone()));
+                }
                 match hub.start(&access, request.clone()) {
                     // Somebody who does not wait was quicker.
                     Err(StartError::Busy { .. }) => {}

@@ -89,6 +89,16 @@ async fn runs_wait_for_their_turn_in_order_also_when_nobody_waits_for_them() {
 }
 
 #[tokio::test]
+async fn a_run_that_waits_does_not_bring_a_deleted_session_back() {
+    let (hub, access) = hub_that(Conduct { on_busy: OnBusy::Queue, ..Conduct::default() });
+    let (session, _) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;
+    let Started::InTurn(waiting) = hub.start_in_turn(&access, again(&session, "b end")).unwrap() else { panic!("it waits") };
+    assert!(hub.delete_session(&access, session.id()));
+    assert_eq!(waiting.await.unwrap().err(), Some(StartError::SessionNotFound(session.id().clone())));
+    assert!(hub.session(&access, session.id()).is_none());
+}
+
+#[tokio::test]
 async fn a_run_can_take_the_place_of_the_one_that_goes_on() {
     let (hub, access) = hub_that(Conduct { on_busy: OnBusy::Interrupt, ..Conduct::default() });
     let (session, first) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;

@@ -8,7 +8,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use interline_hub::{Gate, StartRun};
+use interline_hub::{Conduct, Gate, OnBusy, StartRun};
 use interline_journal::{Journal, Log, LogKey};
 use interline_model::{Answer, Part, Record, RunId, SessionId, Text};
 use interline_surface_native::Config;
@@ -642,4 +642,16 @@ async fn what_is_no_longer_kept_is_said_and_never_guessed() {
             r#"{{"final_result_url":"/v1/agent/sessions/{id}/result","reason":"requested seq 1, and nothing of the run is kept","session_id":"{id}","since_seq":1,"type":"biumind.session_desynced"}}"#
         )]
     );
+}
+
+#[tokio::test]
+async fn a_session_waits_for_its_turn_where_its_cell_lets_it() {
+    let stand = Stand::that(Conduct { on_busy: OnBusy::Interrupt, ..Conduct::default() }).await;
+    let first = stand.run("texts 1\ngate").await;
+    let mut socket = stand.stream(&first, "").await;
+    assert_eq!(socket.text().await, text(0));
+    let second = stand.create(&json!({ "mode": "chat", "prompt": RESULT, "thread_id": first.thread })).await;
+    assert_eq!(socket.text().await, INTERRUPTED);
+    let mut socket = stand.stream(&second, "").await;
+    assert_eq!(socket.text().await, RESULT);
 }

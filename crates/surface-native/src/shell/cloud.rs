@@ -10,7 +10,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use http::{HeaderMap, StatusCode};
-use interline_hub::{Access, Action, ActionError, Denied, MAX_MODEL_BYTES, NewSession, RunStatus, Session, StartError, StartRun};
+use interline_hub::{Access, Action, ActionError, Denied, MAX_MODEL_BYTES, NewSession, RunStatus, Session, StartError, StartRun, Started};
 use interline_model::{Millis, Part, RunId, SessionId, Text};
 use serde::{Deserialize, Serialize};
 
@@ -259,7 +259,11 @@ async fn try_create(shell: &Shell, request: Request) -> Result<Response, CloudEr
             idempotency_key: None,
             ..StartRun::default()
         };
-        let (session, run) = shell.hub.start(&access, start)?;
+        // Where a run waits for its turn the request does, too: a session that does not run yet has no stream.
+        let (session, run) = match shell.hub.start_in_turn(&access, start)? {
+            Started::Begun(session, run) => (session, run),
+            Started::InTurn(begun) => begun.await.unwrap_or(Err(StartError::Draining))?,
+        };
         let created_at = session.run_info(run).map_or_else(now, |run| run.started_at);
         (Target::Run(session, run), created_at)
     };

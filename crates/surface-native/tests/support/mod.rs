@@ -226,11 +226,19 @@ impl Stand {
         Self::with(gate, Config::default(), Arc::new(Memory::default())).await
     }
 
+    /// One whose cell has these ways.
+    pub(crate) async fn that(conduct: Conduct) -> Self {
+        Self::of(Gate::Open, Config::default(), Arc::new(Memory::default()), conduct).await
+    }
+
     pub(crate) async fn with(gate: Gate, config: Config, journal: Arc<dyn Journal>) -> Self {
+        Self::of(gate, config, journal, Conduct::default()).await
+    }
+
+    async fn of(gate: Gate, config: Config, journal: Arc<dyn Journal>, conduct: Conduct) -> Self {
         let script = Arc::new(Script::default());
         let upstream = Arc::new(Scripted(script.clone()));
-        let routes =
-            Routes::new(vec![Route { cell: CellName::from("default"), upstream, models: Models::default(), conduct: Conduct::default() }]);
+        let routes = Routes::new(vec![Route { cell: CellName::from("default"), upstream, models: Models::default(), conduct }]);
         let run = RunConfig { stop_grace_ms: 400, control_ms: 300, ..RunConfig::default() };
         let hub = Arc::new(Hub::new(gate, routes, run, AskConfig::default(), journal));
         let router = surface(config).router(hub.clone());
