@@ -28,6 +28,9 @@ pub(crate) enum Refusal {
     NotPending,
     #[error("This question was already answered{}", by.as_ref().map(|by| format!(" from {by}")).unwrap_or_default())]
     AlreadyResolved { outcome: String, by: Option<String> },
+    /// The input that the answer changed is what a policy denies.
+    #[error("The policy {rule} denies the changed input of this answer")]
+    Forbidden { rule: String },
     #[error(transparent)]
     Choice(#[from] ChoiceError),
     #[error("The message has {bytes} bytes, at most {limit} are taken")]
@@ -56,6 +59,7 @@ impl Refusal {
             Self::Busy => "chat_active",
             Self::NotPending => "not_pending",
             Self::AlreadyResolved { .. } => "already_resolved",
+            Self::Forbidden { .. } => "forbidden",
             Self::TooLarge { .. } => "message_too_large",
             Self::TooMany | Self::TooManySubscriptions(_) => "too_many",
             Self::Unavailable(_) => "unavailable",
@@ -67,6 +71,7 @@ impl Refusal {
     fn detail(&self) -> Value {
         match self {
             Self::AlreadyResolved { outcome, by } => json!({"outcome": outcome, "answered_from": by}),
+            Self::Forbidden { rule } => json!({"rule": rule}),
             _ => Value::Null,
         }
     }
@@ -110,6 +115,7 @@ impl From<AnswerError> for Refusal {
     fn from(error: AnswerError) -> Self {
         match error {
             AnswerError::NotFound => Self::NotPending,
+            AnswerError::Forbidden { rule } => Self::Forbidden { rule: rule.to_string() },
             AnswerError::Settled { outcome, by } => {
                 Self::AlreadyResolved { outcome: format!("{outcome:?}").to_ascii_lowercase(), by: by.map(|by| by.surface.to_string()) }
             }
@@ -213,6 +219,13 @@ mod tests {
         let refusal = Refusal::from(AnswerError::Settled { outcome: AskOutcome::Denied, by: Some(by) });
         assert_eq!(refusal.to_string(), "This question was already answered from sse");
         assert_eq!(refusal.ack()["detail"], json!({"outcome": "denied", "answered_from": "sse"}));
+    }
+
+    #[test]
+    fn a_forbidden_answer_names_the_rule() {
+        let refusal = Refusal::from(AnswerError::Forbidden { rule: Text::from_static("no-rm") });
+        assert_eq!((refusal.code(), refusal.ack()["detail"].clone()), ("forbidden", json!({"rule": "no-rm"})));
+        assert!(refusal.to_string().contains("no-rm"));
     }
 
     #[test]
