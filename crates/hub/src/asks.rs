@@ -16,8 +16,10 @@ pub(crate) struct Asks {
     entries: Vec<Entry>,
     /// Answers that no frame has followed yet.
     unsure: Vec<Unsure>,
-    /// Asks that a policy decided: they were never raised.
-    decided: HashSet<AskId>,
+    /// Asks that a policy decided: they were never raised. By run, since servers number their requests anew.
+    decided: HashSet<(RunId, AskId)>,
+    /// The run that was told to stop: what it asked is void, whether the upstream has heard of it yet or not.
+    stopping: Option<RunId>,
     verdicts: Vec<AskVerdict>,
 }
 
@@ -80,9 +82,15 @@ impl Asks {
         self.entries.push(Entry { ask: Arc::new(ask), run, deadline, settled: None });
     }
 
-    /// Whether there is an ask of this id, or was.
-    pub(crate) fn knows(&self, id: &AskId) -> bool {
-        self.decided.contains(id) || self.entries.iter().any(|entry| entry.ask.id == *id)
+    /// Whether the run asked this before.
+    pub(crate) fn knows(&self, id: &AskId, run: RunId) -> bool {
+        self.decided.contains(&(run, id.clone())) || self.entries.iter().rev().any(|entry| entry.run == run && entry.ask.id == *id)
+    }
+
+    /// The run was told to stop.
+    pub(crate) fn stopping(&mut self, run: RunId) {
+        self.stopping = Some(run);
+        self.unsure.clear();
     }
 
     pub(crate) fn get(&self, id: &AskId) -> Option<Arc<Ask>> {
@@ -99,19 +107,15 @@ impl Asks {
     }
 
     pub(crate) fn is_any_open(&self) -> bool {
-        self.entries.iter().any(|entry| entry.settled.is_none())
+        self.entries.iter().any(|entry| entry.settled.is_none() && self.stopping != Some(entry.run))
     }
 
     /// Those that take an answer, oldest first.
     pub(crate) fn pending(&self) -> Vec<PendingAsk> {
         let pending = |entry: &Entry| {
             let unconfirmed = entry.settled.is_some() && self.is_unconfirmed(&entry.ask.id);
-            (entry.settled.is_none() || unconfirmed).then(|| PendingAsk {
-                ask: entry.ask.clone(),
-                run: entry.run,
-                deadline: entry.deadline,
-                unconfirmed,
-            })
+            let waits = entry.settled.is_none() && self.stopping != Some(entry.run);
+            (waits || unconfirmed).then(|| PendingAsk { ask: entry.ask.clone(), run: entry.run, deadline: entry.deadline, unconfirmed })
         };
         self.entries.iter().filter_map(pending).collect()
     }
@@ -126,7 +130,7 @@ impl Asks {
 
     /// A policy decided about an ask before it was raised.
     pub(crate) fn decide(&mut self, ask: &Ask, run: RunId, decided: &Decided, at: Millis) {
-        self.decided.insert(ask.id.clone());
+        self.decided.insert((run, ask.id.clone()));
         let outcome = if decided.allowed { AskOutcome::Allowed } else { AskOutcome::Denied };
         self.judge(at, run, ask, outcome, None, Some(decided.rule.clone()));
     }
@@ -148,6 +152,9 @@ impl Asks {
             if active != Some(entry.run) || !(again || late_form) {
                 return Err(AnswerError::Settled { outcome: *outcome, by: by.clone() });
             }
+        }
+        if self.stopping == Some(entry.run) {
+            return Err(AnswerError::Settled { outcome: AskOutcome::Void, by: None });
         }
         let outcome = answer.outcome();
         entry.settled = Some((outcome, Some(by.clone())));
@@ -182,6 +189,9 @@ impl Asks {
 
     /// The asks of `run` whose time is over. Forms wait while their session is paused: nobody could hand their answers on.
     pub(crate) fn expired(&mut self, run: RunId, now: Millis, paused: bool) -> Vec<Arc<Ask>> {
+        if self.stopping == Some(run) {
+            return Vec::new();
+        }
         let due = |entry: &&mut Entry| entry.run == run && entry.waits_until(paused).is_some_and(|deadline| deadline <= now);
         let asks: Vec<Arc<Ask>> = self.entries.iter_mut().filter(due).map(|entry| entry.ask.clone()).collect();
         for ask in &asks {
@@ -202,7 +212,8 @@ impl Asks {
 
     /// When something of this is due next.
     pub(crate) fn next_deadline(&self, paused: bool, confirm: u64) -> Option<Millis> {
-        let open = self.entries.iter().filter_map(|entry| entry.waits_until(paused)).min();
+        let waiting = self.entries.iter().filter(|entry| self.stopping != Some(entry.run));
+        let open = waiting.filter_map(|entry| entry.waits_until(paused)).min();
         let unsure = self.unsure.iter().filter(|unsure| !unsure.told).map(|unsure| unsure.since.saturating_add(confirm)).min();
         [open, unsure].into_iter().flatten().min()
     }
@@ -291,6 +302,20 @@ mod tests {
         asks.frame_came();
         assert!(outcome(asks.answer(&id, &YES, &by("sse"), 101, Some(RUN))).is_err(), "the agent spoke");
         assert_eq!(asks.next_deadline(false, 35), None);
+    }
+
+    #[test]
+    fn what_a_stopped_run_asked_takes_no_answer_any_more() {
+        let (mut asks, id) = (asks(AskKind::Permission), AskId::from("q"));
+        asks.stopping(RUN);
+        assert!(asks.pending().is_empty() && !asks.is_any_open());
+        let refused = outcome(asks.answer(&id, &YES, &by("sse"), 1, Some(RUN)));
+        assert_eq!(refused, Err(AnswerError::Settled { outcome: AskOutcome::Void, by: None }));
+        // The same id in the next run is another ask.
+        let next = RunId::from_u128(2);
+        assert!(asks.knows(&id, RUN) && !asks.knows(&id, next));
+        asks.raise(ask("q", AskKind::Permission), next, 200);
+        assert_eq!(outcome(asks.answer(&id, &YES, &by("sse"), 1, Some(next))), Ok(AskOutcome::Allowed));
     }
 
     #[test]

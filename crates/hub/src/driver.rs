@@ -15,13 +15,17 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// Has the settings of `run` made, and tells people of those that are not to be had.
 pub(crate) async fn settle(session: Arc<Session>, run: RunId, settings: Settings) {
-    for action in settings.actions() {
-        let what = action.what();
-        if let Err(error) = session.say(run, &action).await {
-            let text = format!("the run goes on without a setting: the agent server did not {what} ({error})");
-            session.notice(run, NoticeLevel::Warning, "setting_not_made", Text::from(text));
+    // At the same time: one that is never answered must not hold up the others.
+    let each = settings.actions().map(|action| {
+        let session = &session;
+        async move {
+            if let Err(error) = session.say(run, &action).await {
+                let text = format!("the run goes on without a setting: the agent server did not {} ({error})", action.what());
+                session.notice(run, NoticeLevel::Warning, "setting_not_made", Text::from(text));
+            }
         }
-    }
+    });
+    futures_util::future::join_all(each).await;
 }
 
 /// Drives `run` until it has ended and its link has wound down.

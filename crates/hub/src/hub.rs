@@ -474,18 +474,22 @@ impl Hub {
                 Err(error) => return Err(error),
             }
         }
-        let Some(place) = session.queue(self.timers.run.max_queued) else {
+        let run = request.run.unwrap_or_else(draw_run);
+        let request = StartRun { run: Some(run), ..request };
+        let given_up = request.given_up.clone();
+        let Some(place) = session.queue(self.timers.run.max_queued, run, given_up.clone()) else {
             return Err(session.active_run().map_or(StartError::TooManyRuns(self.timers.run.max_queued), |run| StartError::Busy { run }));
         };
+        // Known before it begins, so that whoever was told its id can give it up.
+        self.registry().runs.insert(run, session.clone());
         let (sender, receiver) = oneshot::channel();
         let (hub, access) = (self.clone(), access.clone());
-        let given_up = request.given_up.clone();
         let waiting = async move {
             let turn = place.turn().await;
             let started = loop {
                 if on_busy == OnBusy::Interrupt {
                     let surface = Text::from_static(request.surface);
-                    session.stop(None, Actor { principal: access.principal().clone(), surface });
+                    session.make_room(Actor { principal: access.principal().clone(), surface });
                 }
                 session.rest().await;
                 if hub.session(&access, session.id()).is_none_or(|now| !Arc::ptr_eq(&now, &session)) {
@@ -494,15 +498,20 @@ impl Hub {
                 }
                 match hub.start(&access, request.clone()) {
                     // Somebody who does not wait was quicker.
-                    Err(StartError::Busy { .. }) => {}
+                    Err(StartError::Busy { .. }) => drop(hub.registry().runs.insert(run, session.clone())),
                     started => break started,
                 }
             };
             drop(turn);
             let _ = sender.send(started);
         };
+        let hub = self.clone();
         self.tasks.spawn(async move {
             given_up.run_until_cancelled_owned(waiting).await;
+            let mut registry = hub.registry();
+            if registry.runs.get(&run).is_some_and(|session| session.run_info(run).is_none()) {
+                registry.runs.remove(&run);
+            }
         });
         Ok(Started::InTurn(receiver))
     }

@@ -1,7 +1,7 @@
 //! Policies: which asks are decided without asking anybody. The decision is a record of the session's log before the ask itself, so
 //! that what clients see can be built again from the log after the policy has changed.
 
-use interline_model::{Ask, AskKind, CellName, Text};
+use interline_model::{Ask, AskKind, CellName, Json, Text};
 use regex::Regex;
 
 /// What a policy says to a permission.
@@ -103,10 +103,7 @@ impl Policies {
     /// What is decided about an ask; `None` if people are asked. Only permissions are decided by rules: nobody but people can answer a question.
     #[must_use]
     pub fn decide(&self, ask: &Ask) -> Option<Decided> {
-        if ask.kind != AskKind::Permission {
-            return None;
-        }
-        let rule = self.0.iter().find(|rule| rule.matches(ask))?;
+        let rule = self.rule_for(ask)?;
         let allowed = match rule.decision {
             Decision::Ask => return None,
             Decision::Allow => true,
@@ -114,16 +111,34 @@ impl Policies {
         };
         Some(Decided { allowed, rule: rule.name.clone() })
     }
-}
 
-/// What is decided about the asks of a run without people (socketio.md §2.3): its tools are approved, and its questions are not asked.
-pub(crate) fn without_people(ask: &Ask) -> Decided {
-    Decided { allowed: ask.kind == AskKind::Permission, rule: Text::from_static("headless") }
+    /// What is decided about an ask of a run without people (socketio.md §2.3): its tools are approved, unless a rule says otherwise, and its
+    /// questions are not asked. A rule that wants people asked refuses: there are none.
+    #[must_use]
+    pub(crate) fn decide_without_people(&self, ask: &Ask) -> Decided {
+        match self.rule_for(ask) {
+            Some(rule) => Decided { allowed: rule.decision == Decision::Allow, rule: rule.name.clone() },
+            None => Decided { allowed: ask.kind == AskKind::Permission, rule: Text::from_static("headless") },
+        }
+    }
+
+    /// The rule that refuses this input for the ask's tool, if one does.
+    pub(crate) fn refuses(&self, ask: &Ask, input: &Json) -> Option<Text> {
+        let edited = Ask { input: input.clone(), ..ask.clone() };
+        self.rule_for(&edited).filter(|rule| rule.decision == Decision::Deny).map(|rule| rule.name.clone())
+    }
+
+    fn rule_for(&self, ask: &Ask) -> Option<&Policy> {
+        if ask.kind != AskKind::Permission {
+            return None;
+        }
+        self.0.iter().find(|rule| rule.matches(ask))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use interline_model::{AskId, Json};
+    use interline_model::AskId;
 
     use super::*;
 
@@ -184,8 +199,12 @@ mod tests {
         let policies = Policies::new(vec![rule("all", ".*", None, Decision::Allow)]);
         let question = Ask { kind: AskKind::Question, ..ask("AskUserQuestion", "{}") };
         assert_eq!(policies.decide(&question), None);
-        assert!(!without_people(&question).allowed);
-        assert!(without_people(&ask("Bash", "{}")).allowed);
+        let none = Policies::default();
+        assert!(!none.decide_without_people(&question).allowed);
+        assert!(none.decide_without_people(&ask("Bash", "{}")).allowed);
+        let careful = Policies::new(vec![rule("careful", "Bash", None, Decision::Ask)]);
+        let decided = careful.decide_without_people(&ask("Bash", "{}"));
+        assert_eq!((decided.allowed, &*decided.rule), (false, "careful"));
     }
 
     #[test]

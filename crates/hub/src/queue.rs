@@ -1,22 +1,29 @@
 //! The runs of a session that wait for the one before them, in the order in which they came.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use interline_model::RunId;
+use tokio::sync::OwnedMutexGuard;
+use tokio_util::sync::CancellationToken;
 
 /// A session's queue.
 #[derive(Default)]
 pub(crate) struct Queue {
-    count: Arc<AtomicUsize>,
+    waiting: Arc<Mutex<Vec<Waiting>>>,
     /// Held by the first; tokio's lock is fair.
-    turn: Arc<Mutex<()>>,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+struct Waiting {
+    run: RunId,
+    given_up: CancellationToken,
 }
 
 /// A place in the queue; given up when dropped.
 pub(crate) struct Place {
-    count: Arc<AtomicUsize>,
-    turn: Arc<Mutex<()>>,
+    run: RunId,
+    waiting: Arc<Mutex<Vec<Waiting>>>,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The first place.
@@ -25,16 +32,33 @@ pub(crate) struct Turn {
     _turn: OwnedMutexGuard<()>,
 }
 
+fn lock(waiting: &Mutex<Vec<Waiting>>) -> MutexGuard<'_, Vec<Waiting>> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Queue {
     pub(crate) fn len(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+        lock(&self.waiting).len()
     }
 
-    /// The last place, unless `max` are taken.
-    pub(crate) fn enter(&self, max: usize) -> Option<Place> {
-        let enter = |count: usize| (count < max).then_some(count.saturating_add(1));
-        self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter).ok()?;
-        Some(Place { count: self.count.clone(), turn: self.turn.clone() })
+    /// The last place, for `run`, unless `max` are taken. `given_up` is cancelled when somebody wants it to wait no longer.
+    pub(crate) fn enter(&self, max: usize, run: RunId, given_up: CancellationToken) -> Option<Place> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() >= max {
+            return None;
+        }
+        waiting.push(Waiting { run, given_up });
+        Some(Place { run, waiting: self.waiting.clone(), turn: self.turn.clone() })
+    }
+
+    /// Gives up the run that waits under this id, or all that wait. The last of them, if there were any.
+    pub(crate) fn give_up(&self, run: Option<RunId>) -> Option<RunId> {
+        let mut last = None;
+        for waiting in lock(&self.waiting).iter().filter(|waiting| run.is_none_or(|run| run == waiting.run)) {
+            waiting.given_up.cancel();
+            last = Some(waiting.run);
+        }
+        last
     }
 }
 
@@ -48,7 +72,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::AcqRel);
+        lock(&self.waiting).retain(|waiting| waiting.run != self.run);
     }
 }
 
@@ -58,13 +82,18 @@ mod tests {
 
     #[tokio::test]
     async fn places_are_bounded_and_given_up() {
-        let queue = Queue::default();
-        let one = queue.enter(2).unwrap().turn().await;
-        let two = queue.enter(2).unwrap();
-        assert!(queue.enter(2).is_none());
+        let (queue, run) = (Queue::default(), RunId::from_u128);
+        let token = CancellationToken::new;
+        let one = queue.enter(2, run(1), token()).unwrap().turn().await;
+        let given_up = token();
+        let two = queue.enter(2, run(2), given_up.clone()).unwrap();
+        assert!(queue.enter(2, run(3), token()).is_none());
+        assert_eq!(queue.give_up(Some(run(3))), None);
+        assert_eq!(queue.give_up(Some(run(2))), Some(run(2)));
+        assert!(given_up.is_cancelled());
         let second = tokio::spawn(two.turn());
         drop(one);
         drop(second.await.unwrap());
-        assert_eq!(queue.len(), 0);
+        assert_eq!((queue.len(), queue.give_up(None)), (0, None));
     }
 }

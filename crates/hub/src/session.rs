@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::asks::Asks;
 use crate::conduct::Conduct;
 use crate::explaining::Explaining;
-use crate::policy::{Decided, without_people};
+use crate::policy::Decided;
 use crate::projection::{Feed, Projection};
 use crate::queue::{Place, Queue};
 use crate::telemetry::Telemetry;
@@ -386,8 +386,9 @@ impl Session {
         if !headless && self.conduct.policies.is_empty() {
             return;
         }
-        let Some(ask) = self.upstream.ask_in(frame).filter(|ask| !state.asks.knows(&ask.id)) else { return };
-        let decided = self.conduct.policies.decide(&ask).or_else(|| headless.then(|| without_people(&ask)));
+        let Some(ask) = self.upstream.ask_in(frame).filter(|ask| !state.asks.knows(&ask.id, run)) else { return };
+        let policies = &self.conduct.policies;
+        let decided = if headless { Some(policies.decide_without_people(&ask)) } else { policies.decide(&ask) };
         let Some(decided) = decided else { return };
         state.asks.decide(&ask, run, &decided, now().max(state.last_at));
         let Decided { allowed, rule } = decided;
@@ -447,9 +448,9 @@ impl Session {
         self.queue.len()
     }
 
-    /// A place among those that wait, unless there are `max` of them.
-    pub(crate) fn queue(&self, max: usize) -> Option<Place> {
-        self.queue.enter(max)
+    /// A place among those that wait for `run`'s turn, unless there are `max` of them.
+    pub(crate) fn queue(&self, max: usize, run: RunId, given_up: CancellationToken) -> Option<Place> {
+        self.queue.enter(max, run, given_up)
     }
 
     /// Waits until no run goes on.

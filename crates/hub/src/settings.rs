@@ -1,10 +1,8 @@
 //! What a client wants to hold for a run besides its input. Not every upstream can do it; then a notice in the run says so.
 
-use std::collections::BTreeMap;
-
 use interline_model::Text;
 
-use crate::Action;
+use crate::{Action, Environment};
 
 /// The settings of a run. What is not set is left to the upstream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,25 +17,15 @@ pub struct Settings {
     pub environment: Environment,
 }
 
-/// Environment variables. Their values may be secret: `Debug` shows their names alone.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Environment(pub BTreeMap<Text, Text>);
-
-impl std::fmt::Debug for Environment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
-    }
-}
-
 impl Settings {
     /// What has to be done for them.
     pub(crate) fn actions(self) -> impl Iterator<Item = Action> {
         let environment = (!self.environment.0.is_empty()).then_some(self.environment);
         [
+            environment.map(Action::SetEnvironment),
             self.model.map(Action::SetModel),
             self.permission_mode.map(Action::SetPermissionMode),
             self.thinking_tokens.map(|tokens| Action::SetThinkingTokens(Some(tokens))),
-            environment.map(Action::SetEnvironment),
         ]
         .into_iter()
         .flatten()

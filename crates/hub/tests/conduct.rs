@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interline_hub::{
-    Access, Action, ActionError, AskConfig, Conduct, Decision, Environment, Hub, OnBusy, Policies, Policy, RunConfig, RunStatus, Session,
-    Settings, StartError, StartRun, Started, Unwatched,
+    Access, Action, ActionError, AnswerError, AskConfig, Conduct, Decision, Environment, Hub, OnBusy, Policies, Policy, RunConfig,
+    RunStatus, Session, Settings, StartError, StartRun, Started, Stopped, Unwatched, draw_run,
 };
-use interline_model::{Answer, AskId, AskOutcome, RunId, Text};
+use interline_model::{Answer, AskId, AskOutcome, Json, RunId, Text};
 use scripted::{Lines, hub, hub_of, lines, me, request};
 
 fn hub_that(conduct: Conduct) -> (Arc<Hub>, Access) {
@@ -80,12 +80,71 @@ async fn runs_wait_for_their_turn_in_order_also_when_nobody_waits_for_them() {
     drop(forgotten);
     let third = hub.start_in_turn(&access, again(&session, "c end")).unwrap();
     assert_eq!(hub.start_in_turn(&access, again(&session, "d end")).err(), Some(StartError::Busy { run: first }), "two may wait");
-    session.stop(None, me(&access));
+    session.stop(Some(first), me(&access));
     let (_, third) = begun(third).await;
     assert_eq!(lines(&session, third).await, ["start", "c", "over"]);
     let runs = session.runs();
     assert_eq!(runs.len(), 3);
     assert_eq!(lines(&session, runs[1].run).await, ["start", "b", "over"]);
+}
+
+#[tokio::test]
+async fn a_stop_of_the_session_gives_up_the_runs_that_wait_and_a_stop_of_one_gives_up_that() {
+    let (hub, access) = hub_that(Conduct { on_busy: OnBusy::Queue, ..Conduct::default() });
+    let (session, first) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;
+    let id = draw_run();
+    let second = hub.start_in_turn(&access, StartRun { run: Some(id), ..again(&session, "b end") }).unwrap();
+    let third = hub.start_in_turn(&access, again(&session, "c end")).unwrap();
+    assert!(hub.run(&access, id).is_some_and(|found| found.id() == session.id()), "it is known while it waits");
+    assert_eq!(session.stop(Some(id), me(&access)), Stopped::Stopping(id));
+    let Started::InTurn(second) = second else { panic!("it waits") };
+    assert!(second.await.is_err(), "given up");
+    until("nothing is known of it", || hub.run(&access, id).is_none()).await;
+    assert_eq!(session.stop(None, me(&access)), Stopped::Stopping(first));
+    let Started::InTurn(third) = third else { panic!("it waits") };
+    assert!(third.await.is_err(), "given up");
+    assert_eq!(session.runs().len(), 1);
+}
+
+#[tokio::test]
+async fn a_run_is_decided_anew_whatever_ids_earlier_ones_used() {
+    let policies = Policies::new(vec![Policy::new("bash", "Bash", None, Decision::Deny).unwrap()]);
+    let (hub, access) = hub_that(Conduct { policies: Arc::new(policies), ..Conduct::default() });
+    let (session, run) = hub.start(&access, request("ask")).unwrap();
+    lines(&session, run).await;
+    let (_, run) = hub.start(&access, again(&session, "ask")).unwrap();
+    assert_eq!(lines(&session, run).await.len(), 3, "nobody is asked");
+    assert_eq!(session.verdicts().len(), 2);
+}
+
+#[tokio::test]
+async fn an_edited_input_is_judged_like_one_that_was_asked_about() {
+    let policies = vec![
+        Policy::new("never", "Bash", Some(("command", ".*rm .*")), Decision::Deny).unwrap(),
+        Policy::new("rest", ".*", None, Decision::Ask).unwrap(),
+    ];
+    let (hub, access) = hub_that(Conduct { policies: Arc::new(Policies::new(policies)), ..Conduct::default() });
+    let (session, _) = hub.start(&access, request("mute")).unwrap();
+    until("it asks", || !session.pending_asks().is_empty()).await;
+    let input = |command: &str| Json::parse(format!(r#"{{"command":"{command}"}}"#)).unwrap();
+    let native = Json::parse(r#"{"behavior":"allow","updatedInput":{"command":"rm -rf /"}}"#).unwrap();
+    for answer in [Answer::Allow { input: Some(input("rm -rf /")), always: false }, Answer::Native(native)] {
+        let refused = session.answer(&AskId::from("q1"), answer, me(&access));
+        assert_eq!(refused, Err(AnswerError::Forbidden { rule: "never".into() }));
+    }
+    let edited = Answer::Allow { input: Some(input("ls")), always: false };
+    assert_eq!(session.answer(&AskId::from("q1"), edited, me(&access)), Ok(AskOutcome::Allowed));
+}
+
+#[tokio::test]
+async fn a_stopped_run_takes_no_answers() {
+    let (hub, access) = hub_of(RunConfig { stop_grace_ms: 500, ..RunConfig::default() }, AskConfig::default(), Conduct::default());
+    let (session, run) = hub.start(&access, request("mute")).unwrap();
+    until("it asks", || !session.pending_asks().is_empty()).await;
+    session.stop(Some(run), me(&access));
+    assert!(session.pending_asks().is_empty());
+    let late = session.answer(&AskId::from("q1"), Answer::Allow { input: None, always: false }, me(&access));
+    assert_eq!(late, Err(AnswerError::Settled { outcome: AskOutcome::Void, by: None }));
 }
 
 #[tokio::test]

@@ -139,6 +139,19 @@ impl AskOutcome {
 }
 
 impl Answer {
+    /// The input that a permission is given for instead of the one that was asked about.
+    #[must_use]
+    pub fn input(&self) -> Option<Json> {
+        match self {
+            Self::Allow { input, .. } => input.clone(),
+            Self::Native(body) => {
+                let input = body.to_value().get("updatedInput").cloned()?;
+                Some(Json::written(input.to_string()).into_object())
+            }
+            Self::Deny { .. } | Self::Choose(_) | Self::Form { .. } => None,
+        }
+    }
+
     /// How the ask ends with this answer.
     #[must_use]
     pub fn outcome(&self) -> AskOutcome {

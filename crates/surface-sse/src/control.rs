@@ -105,5 +105,6 @@ fn settle(session: &Session, id: &AskId, reply: Reply, caller: &Caller) -> Resul
         Ok(_) => Ok(done()),
         Err(AnswerError::NotFound) => Err(Refusal::RequestNotFound(id.to_string())),
         Err(AnswerError::Settled { outcome, by }) => Err(Refusal::AlreadyResolved { outcome, by }),
+        Err(error @ AnswerError::Forbidden { .. }) => Err(Refusal::Forbidden(error.to_string())),
     }
 }

@@ -5,19 +5,12 @@
 //! passed over like an unknown member. One that would hold the agent back, or lead it elsewhere, is refused: a run without it is not what
 //! was asked for.
 
-use std::collections::BTreeMap;
-
-use interline_hub::{Environment, Settings};
+use interline_hub::{Environment, EnvironmentError, Settings};
 use interline_model::Text;
 use serde_json::Value;
 
 use crate::error::Refusal;
 use crate::members::Members;
-
-/// Environment variables of one run at most.
-const MOST_VARIABLES: usize = 64;
-/// The longest value of one, in bytes.
-const LONGEST_VALUE: usize = 8192;
 
 /// What is to hold for the run.
 pub(crate) fn settings(body: &Members<'_>) -> Result<Settings, Refusal> {
@@ -67,96 +60,22 @@ fn environment(body: &Members<'_>) -> Result<Environment, Refusal> {
         Some(Value::Object(variables)) => variables,
         Some(_) => return unfit("`runtime_env` must be an object of names and texts".to_owned()),
     };
-    if variables.len() > MOST_VARIABLES {
-        return unfit(format!("`runtime_env` may have at most {MOST_VARIABLES} variables"));
-    }
-    let mut environment = BTreeMap::new();
+    let mut texts = Vec::with_capacity(variables.len());
     for (name, value) in variables {
-        if !is_name(&name) {
-            return unfit("`runtime_env`: a name has letters, digits and `_` only, and no digit first".to_owned());
-        }
-        if is_harmful(&name) {
-            return Err(Refusal::Forbidden(format!("`runtime_env`: {name} changes what the agent's programs are, or whom they talk to")));
-        }
         let value = match value {
             Value::String(text) => text,
             Value::Number(_) | Value::Bool(_) => value.to_string(),
             _ => return unfit(format!("`runtime_env`: {name} must be a text")),
         };
-        if value.len() > LONGEST_VALUE || value.contains('\0') {
-            return unfit(format!("`runtime_env`: {name} must be at most {LONGEST_VALUE} bytes without NUL"));
-        }
-        environment.insert(Text::from(name), Text::from(value));
+        texts.push((name, value));
     }
-    Ok(Environment(environment))
-}
-
-fn is_name(name: &str) -> bool {
-    name.len() <= 128
-        && !name.starts_with(|c: char| c.is_ascii_digit())
-        && !name.is_empty()
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-}
-
-/// Variables by which whoever sets them has programs of his choice run, has others read other files, or has credentials sent elsewhere. That
-/// is not a web client's to do (sse.md §2): nobody would be asked.
-fn is_harmful(name: &str) -> bool {
-    const NAMES: [&str; 24] = [
-        "PATH",
-        "HOME",
-        "SHELL",
-        "IFS",
-        "ENV",
-        "BASH_ENV",
-        "PS4",
-        "PROMPT_COMMAND",
-        "SHELLOPTS",
-        "BASHOPTS",
-        "CDPATH",
-        "PAGER",
-        "EDITOR",
-        "VISUAL",
-        "BROWSER",
-        "PWD",
-        "USER",
-        "TMPDIR",
-        "USERPROFILE",
-        "GOFLAGS",
-        "GOPATH",
-        "GOROOT",
-        "GOPROXY",
-        "GOTOOLCHAIN",
-    ];
-    const STARTS: [&str; 25] = [
-        "LD_",
-        "DYLD_",
-        "NODE_",
-        "NPM_",
-        "PYTHON",
-        "PIP_",
-        "PERL",
-        "RUBY",
-        "GEM_",
-        "BUNDLE_",
-        "JAVA_",
-        "JDK_",
-        "_JAVA",
-        "MAVEN_",
-        "GRADLE_",
-        "CARGO_",
-        "RUSTC",
-        "GO",
-        "GIT_",
-        "SSH_",
-        "SSL_",
-        "ANTHROPIC_",
-        "CLAUDE",
-        "OPENAI_",
-        "XDG_",
-    ];
-    const ENDS: [&str; 4] = ["_PROXY", "_BASE_URL", "_ENDPOINT", "_OPTIONS"];
-    let name = name.to_ascii_uppercase();
-    NAMES.contains(&&*name) || STARTS.iter().any(|start| name.starts_with(start)) || ENDS.iter().any(|end| name.ends_with(end))
+    Environment::checked(texts).map_err(|error| {
+        let sentence = format!("`runtime_env`: {error}");
+        match error {
+            EnvironmentError::Harmful(_) => Refusal::Forbidden(sentence),
+            EnvironmentError::TooMany | EnvironmentError::Name | EnvironmentError::Value(_) => Refusal::Unprocessable(sentence),
+        }
+    })
 }
 
 /// Refuses the documented wishes without which the run would be another one, and that cannot be had behind a proxy.

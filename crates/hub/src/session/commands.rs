@@ -25,6 +25,12 @@ pub enum AnswerError {
         /// By whom; `None` if by nobody (expired, or void with its run).
         by: Option<Actor>,
     },
+    /// A policy refuses what the tool was to run with instead.
+    #[error("the policy {rule} does not allow this input")]
+    Forbidden {
+        /// The rule.
+        rule: Text,
+    },
 }
 
 /// What a request to stop met.
@@ -42,10 +48,15 @@ impl Session {
     /// Answers an ask: the first answer wins and goes to the upstream.
     ///
     /// # Errors
-    /// When there is no such ask, or it was settled before.
+    /// When there is no such ask, or it was settled before, or a policy refuses the input that it is answered with.
     pub fn answer(&self, ask: &AskId, answer: Answer, by: Actor) -> Result<AskOutcome, AnswerError> {
         let mut state = self.state();
         let active = state.active().map(|run| run.info.run);
+        if let (Some(asked), Some(input)) = (state.asks.get(ask), answer.input())
+            && let Some(rule) = self.conduct.policies.refuses(&asked, &input)
+        {
+            return Err(AnswerError::Forbidden { rule });
+        }
         let taken = state.asks.answer(ask, &answer, &by, now().max(self.created_at), active)?;
         if let Some(run) = state.runs.iter_mut().find(|entry| entry.info.run == taken.run) {
             run.frame_at = now();
@@ -57,8 +68,22 @@ impl Session {
         Ok(taken.outcome)
     }
 
-    /// Asks the upstream to stop a run, or whatever run goes on. Does nothing more if it was asked before.
+    /// Asks the upstream to stop a run, or whatever goes on; runs that wait for their turn are given up. Does nothing more if it was asked
+    /// before.
     pub fn stop(&self, run: Option<RunId>, by: Actor) -> Stopped {
+        let given_up = self.queue.give_up(run);
+        match (self.stop_begun(run, by), given_up) {
+            (Stopped::Idle, Some(run)) => Stopped::Stopping(run),
+            (stopped, _) => stopped,
+        }
+    }
+
+    /// Stops the run that goes on for one that waits.
+    pub(crate) fn make_room(&self, by: Actor) {
+        self.stop_begun(None, by);
+    }
+
+    fn stop_begun(&self, run: Option<RunId>, by: Actor) -> Stopped {
         let mut state = self.state();
         let active = state.active().map(|run| run.info.run);
         let run = match (run, active) {
@@ -79,6 +104,8 @@ impl Session {
         {
             entry.stop_at = Some(now());
             let _ = entry.commands.send(Command::Stop);
+            let run = entry.info.run;
+            state.asks.stopping(run);
             self.append(state, Body::Fact(Fact::StopRequested { by }));
             self.alarm.notify_one();
         }
