@@ -136,11 +136,19 @@ async function anyText(page) {
   return texts.some((text) => text.trim() !== "");
 }
 
-/** What both columns say of their tools and of themselves once both wait. */
+/** What both columns say of their tools and of themselves once both wait; the events of one may still be on their way to the other. */
 async function look(page) {
-  for (const column of COLUMNS) await page.waitForSelector(`#${column} [data-state="waiting"]`, { timeout: 5000 });
-  const texts = (column) => page.locator(`#${column} :is(.state, .tool summary, .card)`).allTextContents();
-  return Promise.all(COLUMNS.map(texts));
+  const until = Date.now() + 5000;
+  for (;;) {
+    const [waiting, texts] = await page.evaluate((columns) => {
+      const all = (column, what) => [...document.querySelectorAll(`#${column} ${what}`)];
+      const texts = columns.map((column) => all(column, ":is(.state, .tool summary, .card)").map((each) => each.textContent));
+      return [columns.every((column) => all(column, '[data-state="waiting"]').length > 0), texts];
+    }, COLUMNS);
+    const [one, other] = texts.map((each) => JSON.stringify(each).replaceAll("Allow always", ""));
+    if ((waiting && one === other) || Date.now() > until) return texts;
+    await page.waitForTimeout(POLL_MS);
+  }
 }
 
 /** Clicks the first visible button of the verdict, and waits until that button is gone or of no use any more. */

@@ -101,6 +101,9 @@ pub enum ActionError {
     /// This kind of upstream cannot do it.
     #[error("{0}")]
     Unsupported(String),
+    /// No client may do it.
+    #[error("{0}")]
+    Forbidden(&'static str),
     /// It can only be done while no run goes on.
     #[error("the session has an active run; this is possible once it has ended")]
     Busy,
@@ -130,6 +133,7 @@ impl ActionError {
     pub fn http_status(&self) -> u16 {
         match self {
             Self::Unsupported(_) => 501,
+            Self::Forbidden(_) => 403,
             Self::Busy | Self::Idle => 409,
             Self::Refused { status: Some(status @ (400 | 402 | 404..=599)), .. } => *status,
             Self::Refused { .. } | Self::Unreachable(_) => 502,
@@ -142,6 +146,7 @@ impl ActionError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Unsupported(_) => "unsupported",
+            Self::Forbidden(_) => "forbidden",
             Self::Busy => "session_busy",
             Self::Idle => "no_active_run",
             Self::Refused { .. } => "upstream_refused",

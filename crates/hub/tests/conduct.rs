@@ -225,6 +225,24 @@ async fn settings_are_made_and_what_is_not_to_be_had_is_said() {
 }
 
 #[tokio::test]
+async fn no_client_takes_decisions_out_of_peoples_hands() {
+    let policies = Policies::new(vec![Policy::new("bash", "Bash", None, Decision::Deny).unwrap()]);
+    let guarded = hub_that(Conduct { policies: Arc::new(policies), ..Conduct::default() });
+    for ((hub, access), mode, taken) in [
+        (hub(), "plan", true),
+        (hub(), "acceptEdits", true),
+        (hub(), "bypassPermissions", false),
+        (hub(), "BypassPermissions", false),
+        (guarded, "acceptEdits", false),
+    ] {
+        let (session, _) = hub.start(&access, request("obey")).unwrap();
+        let refused = session.act(Action::SetPermissionMode(mode.into()), access.credential().clone()).await.unwrap_err();
+        assert_eq!(matches!(refused, ActionError::Forbidden(_)), !taken, "{mode}: {refused}");
+        session.stop(None, me(&access));
+    }
+}
+
+#[tokio::test]
 async fn actions_have_their_time() {
     let (hub, access) = hub();
     let (session, run) = hub.start(&access, request("obey")).unwrap();

@@ -5,8 +5,10 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use interline_hub::{Conduct, Decision, Policies, Policy};
 use interline_model::SessionId;
 use interline_surface_native::Config;
 use interline_testkit::{delete, get, post, request, transcript};
@@ -141,7 +143,14 @@ async fn control_requests_get_the_bridges_replies() {
     let usage =
         r#"{"type":"control_response","response":{"subtype":"success","request_id":"r-get_context_usage","response":{"totalTokens":1.0}}}"#;
     assert_eq!(socket.text().await, usage);
-    socket.send(request("set_permission_mode")).await;
+    let mode = |mode: &str| {
+        format!(
+            r#"{{"type":"control_request","request_id":"r-set_permission_mode","request":{{"subtype":"set_permission_mode","mode":"{mode}"}}}}"#
+        )
+    };
+    socket.send(mode("bypassPermissions")).await;
+    assert_eq!(socket.text().await, failed("set_permission_mode", "no client may have permissions passed over"));
+    socket.send(mode("plan")).await;
     let done = r#"{"type":"control_response","response":{"subtype":"success","request_id":"r-set_permission_mode"}}"#;
     assert_eq!(socket.text().await, done);
     // Those that servers make of clients.
@@ -149,9 +158,10 @@ async fn control_requests_get_the_bridges_replies() {
         socket.send(request(subtype)).await;
         assert_eq!(socket.text().await, failed(subtype, &format!(r#"control subtype \"{subtype}\" not implemented"#)));
     }
-    let variables = r#"{"type":"update_environment_variables","variables":{"A":"1"}}"#;
-    socket.send(variables.to_owned()).await;
-    eventually(|| *stand.script.frames.lock().unwrap() == [variables]).await;
+    let variables = |name: &str| format!(r#"{{"type":"update_environment_variables","variables":{{"{name}":"1"}}}}"#);
+    socket.send(variables("LD_PRELOAD")).await;
+    socket.send(variables("A")).await;
+    eventually(|| *stand.script.frames.lock().unwrap() == [r#"{"A"}"#]).await;
     socket.send(request("interrupt")).await;
     assert_eq!(socket.text().await, r#"{"type":"control_response","response":{"subtype":"success","request_id":"r-interrupt"}}"#);
     assert_eq!(socket.whole_turn().await, [INTERRUPTED]);
@@ -325,4 +335,28 @@ async fn a_socket_makes_a_bounded_number_of_requests_at_a_time() {
     socket.send(request("brand_new")).await;
     socket.send(request("mcp_status")).await;
     assert!(socket.text().await.contains("too many requests wait"));
+}
+
+#[tokio::test]
+async fn where_policies_decide_no_client_changes_what_is_asked_about() {
+    let policies = Policies::new(vec![Policy::new("bash", "Bash", None, Decision::Deny).unwrap()]);
+    let stand = Stand::that(Conduct { policies: Arc::new(policies), ..Conduct::default() }).await;
+    let id = stand.bridge().await;
+    stand.message(&id, "gate").await;
+    let mut socket = stand.turn(&id, "").await;
+    let request = |body: &str| format!(r#"{{"type":"control_request","request_id":"r","request":{{"subtype":{body}}}}}"#);
+    for refused in [
+        r#""set_permission_mode","mode":"acceptEdits""#,
+        r#""apply_flag_settings","settings":{}"#,
+        r#""mcp_set_servers","servers":{}"#,
+        r#""initialize""#,
+    ] {
+        socket.send(request(refused)).await;
+        let reply = socket.text().await;
+        assert!(reply.contains("policies decide about tools here"), "{refused}: {reply}");
+    }
+    // Nobody here knows what it would change.
+    socket.send(request(r#""brand_new""#)).await;
+    socket.send(request(r#""get_context_usage""#)).await;
+    assert!(socket.text().await.contains("totalTokens"));
 }

@@ -655,3 +655,21 @@ async fn a_session_waits_for_its_turn_where_its_cell_lets_it() {
     let mut socket = stand.stream(&second, "").await;
     assert_eq!(socket.text().await, RESULT);
 }
+
+#[tokio::test]
+async fn a_token_for_one_run_answers_what_that_run_asks() {
+    let stand = Stand::open().await;
+    let first = stand.run("texts 1\ngate").await;
+    let mut old = stand.stream(&first, "").await;
+    assert_eq!(old.text().await, text(0));
+    stand.script.open();
+    old.send(r#"{"type":"control_cancel_request","request_id":"c"}"#).await;
+    let second = stand.create(&json!({ "mode": "chat", "prompt": permission("q"), "thread_id": first.thread })).await;
+    let mut socket = stand.stream(&second, "").await;
+    assert_eq!(socket.text().await, permission("q"));
+    old.send(response("q", r#"{"behavior":"allow"}"#)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(stand.script.answers.lock().unwrap().is_empty(), "the first run's socket answers nothing of the second's");
+    socket.send(response("q", r#"{"behavior":"allow"}"#)).await;
+    eventually(|| stand.script.answers.lock().unwrap().len() == 1).await;
+}

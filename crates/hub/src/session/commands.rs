@@ -131,8 +131,21 @@ impl Session {
         Ok(reply)
     }
 
+    /// Whether a client may have this done: not what would take decisions about tools out of people's and policies' hands.
+    fn permit(&self, action: &Action) -> Result<(), ActionError> {
+        let Action::SetPermissionMode(mode) = action else { return Ok(()) };
+        match &**mode {
+            "default" | "plan" | "dontAsk" => Ok(()),
+            "acceptEdits" if self.conduct.policies.is_empty() => Ok(()),
+            "acceptEdits" => Err(ActionError::Forbidden("policies decide about tools here, and in this mode some would not be asked about")),
+            "bypassPermissions" => Err(ActionError::Forbidden("no client may have permissions passed over")),
+            _ => Err(ActionError::Forbidden("the permission mode is default, plan, acceptEdits or dontAsk")),
+        }
+    }
+
     /// Says an action on the connection of `run`, and waits for the reply.
     pub(crate) async fn say(&self, run: RunId, action: &Action) -> Result<Json, ActionError> {
+        self.permit(action)?;
         let unsupported = || ActionError::Unsupported(format!("this agent server cannot {}", action.what()));
         let wire = self.upstream.wire(action).ok_or_else(unsupported)?;
         let send = |command| {

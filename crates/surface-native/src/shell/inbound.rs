@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use interline_hub::{Action, ActionError, RunCredential, Session, Stopped};
+use interline_hub::{Action, ActionError, Environment, RunCredential, Session, Stopped};
 use interline_model::{Answer, AskId, Json, RunId, Text};
 use interline_native::frame::{Control, ControlRequest, ControlResponse, Lifecycle, Request};
 use interline_native::{Frame, build};
@@ -16,6 +16,21 @@ use super::actor;
 
 /// Replies to the client that asked. Bounded: a client that asks without reading waits.
 pub(super) type Replies = mpsc::Sender<Text>;
+
+/// Whether a request changes which tools there are, or when they are asked about.
+fn reconfigures(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Initialize(_)
+            | Request::ApplyFlagSettings(_)
+            | Request::McpSetServers(_)
+            | Request::McpMessage(_)
+            | Request::McpReconnect(_)
+            | Request::McpToggle(_)
+            | Request::ReloadPlugins(_)
+            | Request::SeedReadState(_)
+    )
+}
 
 /// Bytes from which on a request counts as long.
 const LONG_REQUEST: usize = 64 * 1024;
@@ -46,8 +61,8 @@ impl Inbound {
         match Frame::parse(&text) {
             Ok(Frame::Control(Control::Response(response))) => self.answer(&response),
             Ok(Frame::Control(Control::Request(request))) => self.request(&request, replies).await,
-            Ok(Frame::Lifecycle(Lifecycle::UpdateEnvironmentVariables(_))) if self.is_running() => {
-                self.session.pass(text.clone());
+            Ok(Frame::Lifecycle(Lifecycle::UpdateEnvironmentVariables(update))) => {
+                self.set_environment(update.object().json("variables")).await
             }
             // The id names nothing, and there is no acknowledgement.
             Ok(Frame::Control(Control::Cancel(_))) if self.plane == Plane::Cloud => {
@@ -55,6 +70,21 @@ impl Inbound {
             }
             _ => {}
         }
+    }
+
+    /// There is no reply to this, so what is not taken is only logged.
+    async fn set_environment(&self, variables: Option<Json>) {
+        let variables = variables.map(|variables| variables.to_value()).unwrap_or_default();
+        let texts = variables.as_object().into_iter().flatten().filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)));
+        let error = match Environment::checked(texts) {
+            Err(error) => error.to_string(),
+            Ok(_) if !self.is_running() => return,
+            Ok(environment) => match self.session.act(Action::SetEnvironment(environment), self.credential.clone()).await {
+                Ok(_) => return,
+                Err(error) => error.to_string(),
+            },
+        };
+        tracing::info!(session = %self.session.id(), %error, "environment variables of a client were not taken");
     }
 
     fn answer(&self, response: &ControlResponse<'_>) {
@@ -65,6 +95,11 @@ impl Inbound {
             // native-ws.md §5.2: an error, and whatever cannot be read as an answer, denies.
             _ => Answer::Deny { message: Text::from_static("the client gave no answer") },
         };
+        if self.run.is_some_and(|run| self.session.run_of_ask(&AskId::from(id.clone())) != Some(run)) {
+            // Whoever may follow one run may answer what that run asks.
+            tracing::debug!(session = %self.session.id(), "an answer was for another run");
+            return;
+        }
         if let Err(error) = self.session.answer(&AskId::from(id), answer, actor(&self.session)) {
             // native-ws.md §3.3: the loser of a race is not told.
             tracing::debug!(session = %self.session.id(), %error, "an answer was not taken");
@@ -105,12 +140,24 @@ impl Inbound {
     /// Makes a request of the upstream, beside what the client says next.
     async fn pass_on(&self, request: &ControlRequest<'_>, id: Text, replies: &Replies) {
         let Some(body) = request.object().json("request") else { return };
+        let length = body.as_str().len().saturating_add(id.len());
+        let action = match request.request() {
+            Some(Request::SetPermissionMode(set)) => Action::SetPermissionMode(set.mode().unwrap_or_default()),
+            Some(request) if !self.session.conduct().policies.is_empty() && reconfigures(request) => {
+                let why = "policies decide about tools here, and this changes which there are or when they are asked about";
+                let _ = replies.send(build::failure(&id, why)).await;
+                return;
+            }
+            // Nobody here knows what it would change.
+            None if !self.session.conduct().policies.is_empty() => return,
+            _ => Action::Request(body),
+        };
         if !self.is_running() {
             let _ = replies.send(build::failure(&id, "no turn in progress")).await;
             return;
         }
         // A long one has the place of all: what waits for one socket is about one message, however many there are.
-        let places = if body.as_str().len().saturating_add(id.len()) > LONG_REQUEST { self.max_requests } else { 1 };
+        let places = if length > LONG_REQUEST { self.max_requests } else { 1 };
         let Ok(permit) = self.requests.clone().try_acquire_many_owned(places) else {
             let _ = replies.send(build::failure(&id, "too many requests wait for the agent server")).await;
             return;
@@ -119,7 +166,7 @@ impl Inbound {
         let is_known = request.request().is_some();
         let (session, credential, replies) = (self.session.clone(), self.credential.clone(), replies.clone());
         tokio::spawn(async move {
-            let reply = match session.act(Action::Request(body), credential).await {
+            let reply = match session.act(action, credential).await {
                 Ok(reply) if reply.as_str() == "{}" => build::success(&id, None),
                 Ok(reply) => build::success(&id, Some(&reply)),
                 Err(ActionError::Unanswered(_)) if !is_known => return,

@@ -72,6 +72,10 @@ impl Upstream for Scripted {
     fn wire(&self, action: &Action) -> Option<Wire> {
         match action {
             Action::Request(body) => Some(Wire::Request(body.clone())),
+            Action::SetPermissionMode(mode) => {
+                Some(Wire::Request(Json::parse(format!(r#"{{"subtype":"set_permission_mode","mode":"{mode}"}}"#)).unwrap()))
+            }
+            Action::SetEnvironment(environment) => Some(Wire::Message(Text::from(format!("{environment:?}")))),
             _ => None,
         }
     }
