@@ -58,6 +58,10 @@ pub(crate) struct ServerConfig {
     pub(crate) max_connections: usize,
     /// Milliseconds in which the headers of a request have to arrive, and that a connection may wait for its next one.
     pub(crate) header_read_timeout_ms: u64,
+    /// Milliseconds that the body of a request may stall.
+    pub(crate) body_stall_ms: u64,
+    /// Bytes of all bodies of requests that are being read, together.
+    pub(crate) max_body_bytes: usize,
     /// Bytes of one request's headers.
     pub(crate) max_header_bytes: usize,
     /// Milliseconds that written data may stay unacknowledged until the connection is cut: what ends a client that does not read.
@@ -73,6 +77,8 @@ impl Default for ServerConfig {
             drain_ms: 10_000,
             max_connections: 10_000,
             header_read_timeout_ms: 10_000,
+            body_stall_ms: 30_000,
+            max_body_bytes: 512 * 1024 * 1024,
             max_header_bytes: 64 * 1024,
             tcp_user_timeout_ms: 25_000,
             tcp_keepalive_ms: 30_000,

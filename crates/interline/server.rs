@@ -3,6 +3,8 @@
 //! axum's own serving has neither a limit on connections nor on the time for headers, and its graceful shutdown waits for ever
 //! while a stream is open. So the loop is ours: a permit and a deadline for each connection, and streams end by the hub's token.
 
+mod bodies;
+
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -14,7 +16,6 @@ use std::time::Duration;
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,6 +28,7 @@ use tower::ServiceExt as _;
 
 use crate::config::ServerConfig;
 use crate::telemetry::{OpenConnection, Telemetry};
+use bodies::Bodies;
 
 /// How long to wait before accepting again when the system has no descriptor left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -46,6 +48,7 @@ pub(crate) async fn serve(
 ) {
     let permits = Arc::new(Semaphore::new(config.max_connections));
     let connections = TaskTracker::new();
+    let bodies = Bodies::new(config.max_body_bytes, Duration::from_millis(config.body_stall_ms));
     let config = Arc::new(config);
     loop {
         let accepted = tokio::select! {
@@ -65,7 +68,7 @@ pub(crate) async fn serve(
             Ok(permit) => {
                 let open = Open { _permit: permit, _tracked: connections.token(), _counted: telemetry.connection() };
                 let stream = Counted { stream, _open: open };
-                tokio::spawn(drive(stream, peer, router.clone(), config.clone(), closing.clone()));
+                tokio::spawn(drive(stream, peer, router.clone(), bodies.clone(), config.clone(), closing.clone()));
             }
             Err(_) => {
                 telemetry.connection_refused();
@@ -85,14 +88,28 @@ struct Open {
     _counted: OpenConnection,
 }
 
-async fn drive(stream: Counted, peer: SocketAddr, router: Router, config: Arc<ServerConfig>, closing: CancellationToken) {
+async fn drive(
+    stream: Counted,
+    peer: SocketAddr,
+    router: Router,
+    bodies: Arc<Bodies>,
+    config: Arc<ServerConfig>,
+    closing: CancellationToken,
+) {
     let header_time = Duration::from_millis(config.header_read_timeout_ms);
     let spoken = Arc::new(AtomicBool::new(false));
     let service = {
         let spoken = spoken.clone();
-        router.map_request(move |request: http::Request<hyper::body::Incoming>| {
+        hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
             spoken.store(true, Ordering::Relaxed);
-            request.map(axum::body::Body::new)
+            let hold = bodies.hold();
+            let answer = router.clone().oneshot(request.map(|body| hold.body(body)));
+            async move {
+                let answer = answer.await;
+                // Until here, since whoever read the body may have had it in memory all the time.
+                drop(hold);
+                answer
+            }
         })
     };
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -104,7 +121,7 @@ async fn drive(stream: Counted, peer: SocketAddr, router: Router, config: Arc<Se
         .max_concurrent_streams(H2_STREAMS)
         .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
         .keep_alive_interval(H2_PING);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let mut closing = std::pin::pin!(closing.cancelled());
     let mut told = false;

@@ -84,6 +84,13 @@ impl<W: Writer> Projection<W> {
         Ok((end.saturating_sub(span.from) as u64, span.to.is_some()))
     }
 
+    /// A run's last item so far. Whoever looks at it does not watch the run.
+    pub fn run_last(&self, run: RunId) -> Option<W::Item> {
+        let state = self.state();
+        let span = state.span(run).ok()?;
+        state.items.get(span.from..span.to.unwrap_or(state.items.len()))?.last().cloned()
+    }
+
     fn span(&self, run: RunId) -> Result<Span, Gone> {
         self.state().span(run)
     }

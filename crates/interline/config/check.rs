@@ -228,6 +228,9 @@ fn policies(config: &Config, found: &mut Findings<'_>) -> Arc<Policies> {
                 found.add(format!("policy[{number}].cells[{index}]"), format!("no [[route]] serves the cell {cell:?}"));
             }
         }
+        if section.argument.as_deref() == Some("") {
+            found.add(key("argument"), "names a member of the tool's input, or is a JSON pointer into it such as /files/0");
+        }
         let argument = match (&section.argument, &section.matches) {
             (Some(member), Some(pattern)) => Some((member.as_str(), pattern.as_str())),
             (None, None) => None,

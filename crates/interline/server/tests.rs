@@ -24,7 +24,13 @@ async fn stand(config: ServerConfig) -> Stand {
         let chunk = bytes::Bytes::from_static(&[b'x'; 65_536]);
         axum::body::Body::from_stream(futures_util::stream::repeat_with(move || Ok::<_, io::Error>(chunk.clone())))
     };
-    let router = Router::new().route("/", get(async || "hello")).route("/endless", get(endless)).route("/flood", get(flood));
+    let swallow = |body: axum::body::Body| async {
+        match http_body_util::BodyExt::collect(body).await {
+            Ok(body) => format!("{} bytes", body.to_bytes().len()),
+            Err(error) => format!("none: {error}"),
+        }
+    };
+    let router = Router::new().route("/", get(async || "hello").post(swallow)).route("/endless", get(endless)).route("/flood", get(flood));
     let server = tokio::spawn(serve(listener, router, config, telemetry.clone(), closing.clone()));
     Stand { address, telemetry, closing, server }
 }
@@ -132,4 +138,53 @@ async fn who_does_not_read_is_cut() {
         sleep(Duration::from_millis(50)).await;
     }
     assert!(begun.elapsed() > Duration::from_millis(900), "a short pause is no reason");
+}
+
+async fn post(stand: &Stand, length: usize, sent: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let head = format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&vec![b'x'; sent]).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_body_has_to_come_on() {
+    let stand = stand(ServerConfig { body_stall_ms: 200, ..ServerConfig::default() }).await;
+    assert!(answer(&mut post(&stand, 1000, 1000).await).await.ends_with("1000 bytes"));
+    for sent in [0, 999] {
+        let begun = Instant::now();
+        let told = answer(&mut post(&stand, 1000, sent).await).await;
+        assert!(told.ends_with("the body did not come on"), "{told}");
+        assert!((150..3_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    }
+    // Nor may it come on for ever, a byte at a time.
+    let mut stream = post(&stand, 1000, 1).await;
+    let (mut reader, mut writer) = stream.split();
+    let trickle = async {
+        for _ in 0..100 {
+            let _ = writer.write_all(b"x").await;
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let mut told = vec![0; 4096];
+    tokio::select! {
+        () = trickle => panic!("it was read for five seconds"),
+        length = reader.read(&mut told) => assert!(String::from_utf8_lossy(&told[..length.unwrap()]).contains("did not come on")),
+    }
+}
+
+#[tokio::test]
+async fn all_bodies_together_have_a_bound_and_give_it_back() {
+    let stand = stand(ServerConfig { max_body_bytes: 100_000, body_stall_ms: 5_000, ..ServerConfig::default() }).await;
+    let held = post(&stand, 90_000, 80_000).await;
+    sleep(Duration::from_millis(100)).await;
+    let told = answer(&mut post(&stand, 40_000, 40_000).await).await;
+    assert!(told.contains("server.max_body_bytes"), "{told}");
+    drop(held);
+    sleep(Duration::from_millis(100)).await;
+    for _ in 0..20 {
+        let told = answer(&mut post(&stand, 90_000, 90_000).await).await;
+        assert!(told.ends_with("90000 bytes"), "{told}");
+    }
 }

@@ -321,6 +321,9 @@ async fn the_coding_channel_is_passed_through_where_it_is_switched_on() {
     }
     socket.send("bye".to_owned()).await;
     assert_eq!(socket.all().await, (vec![], Some((4001, "bye".to_owned()))));
+    let mut socket = Socket::dial(&stand.ws("/v1/code/ws"), "").await.ok().unwrap();
+    socket.send("x".repeat(1024 * 1024 + 1)).await;
+    assert_eq!(socket.all().await.1.map(|(code, _)| code), Some(1009));
     assert_eq!(Socket::dial(&stand.ws("/v1/code/ws?cell=nope"), "").await.err().unwrap().0, 404);
     assert_eq!(get(&stand.http("/v1/code/ws"), "").await.status, 400);
 }

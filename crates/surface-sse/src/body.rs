@@ -105,7 +105,7 @@ impl Reading {
                         Some(batch) => self.queue.extend(batch.items.into_iter().filter(|block| block.is_from(self.from))),
                         // The reader has all or asked for more than there ever was; its stream ends with the terminal all the same (sse.md §5.6).
                         None => {
-                            self.queue.extend(last(projection, *run).await.filter(Block::is_terminal));
+                            self.queue.extend(projection.run_last(*run).filter(Block::is_terminal));
                             break;
                         }
                     },
@@ -151,12 +151,6 @@ impl Reading {
         }
         Some(Ok(frame))
     }
-}
-
-/// The run's last event so far. The last one of an ended run is its terminal event.
-pub(crate) async fn last(projection: &Arc<Projection<SseWriter>>, run: RunId) -> Option<Block> {
-    let (last, _) = projection.run_len(run).ok().filter(|(last, _)| *last > 0)?;
-    projection.run_tail(run, last).ok()?.next(1).await?.items.pop()
 }
 
 async fn idle(heartbeat: Option<Duration>) {

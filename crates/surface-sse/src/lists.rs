@@ -11,7 +11,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Block;
-use crate::body;
 use crate::caller::Caller;
 use crate::control::done;
 use crate::error::{Refusal, json};
@@ -115,7 +114,7 @@ pub(crate) async fn run(State(shell): State<Arc<Shell>>, caller: Caller) -> Resu
     let (session, run) = caller.run(&shell)?;
     let info = session.run_info(run).ok_or_else(|| Refusal::RunNotFound(run.to_string()))?;
     let mut object = run_object(&session, &info);
-    if let Some(last) = body::last(&shell.projection(&session, shell.config.extras), run).await {
+    if let Some(last) = shell.projection(&session, shell.config.extras).run_last(run) {
         object.last_seq = Some(last.seq());
         object.stop_reason = stop_reason(&last);
     }

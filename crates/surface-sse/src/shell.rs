@@ -13,7 +13,7 @@ use bytes::Bytes;
 use interline_hub::{Access, AskConfig, Hub, Projection, Session, StartError, Surface};
 use interline_model::{Body as RecordBody, CellName, Event, FailureKind, Outcome, Record, RunEnd, RunId, Text, What, Writer};
 
-use crate::body::{self, Framing, Reading, Source};
+use crate::body::{Framing, Reading, Source};
 use crate::caller::{Caller, SURFACE};
 use crate::error::Refusal;
 use crate::posts::{Answering, Posts};
@@ -142,24 +142,27 @@ impl Shell {
 
     /// A run of the client's in this cell, going on, ended or waiting for its turn.
     pub(crate) fn target(&self, access: &Access, cell: &CellName, run: RunId) -> Option<Target> {
-        let begun = || self.hub.run(access, run).filter(|session| session.cell() == cell).map(|session| Target::Begun(session, run));
+        let found = || self.hub.run(access, run).filter(|session| session.cell() == cell);
         // What waits begins before it stops waiting: asked in this order, it is found.
         let waiting = self.waiting.find(access.principal(), cell, run).filter(|_| access.allows(cell));
-        begun().or_else(|| waiting.map(Target::InTurn))
+        let begun = found().filter(|session| session.run_info(run).is_some()).map(|session| Target::Begun(session, run));
+        // One that waits on another surface can be stopped from here, too.
+        begun.or_else(|| waiting.map(Target::InTurn)).or_else(|| found().map(|session| Target::Begun(session, run)))
     }
 
     /// The events of a run from number `from` on.
     pub(crate) fn source(&self, session: &Session, run: RunId, from: u64, extras: Extras) -> Result<Source, Refusal> {
         let projection = self.projection(session, extras);
         // An event's place among the run's items is its number or, behind asides, a later one.
-        let tail = projection.run_tail(run, from).map_err(|_| Refusal::EventsExpired(run))?;
+        let gone = |_| if session.run_info(run).is_some() { Refusal::EventsExpired(run) } else { Refusal::RunNotFound(run.to_string()) };
+        let tail = projection.run_tail(run, from).map_err(gone)?;
         Ok(Source::Run { run, projection, tail })
     }
 
     /// A run's last event so far.
-    async fn last(&self, target: &Target, extras: Extras) -> Option<Block> {
+    fn last(&self, target: &Target, extras: Extras) -> Option<Block> {
         match target {
-            Target::Begun(session, run) => body::last(&self.projection(session, extras), *run).await,
+            Target::Begun(session, run) => self.projection(session, extras).run_last(*run),
             Target::InTurn(waiting) => waiting.why_not().and_then(|why| self.not_begun(waiting, &why, extras).pop()),
         }
     }
@@ -227,7 +230,7 @@ async fn events(State(shell): State<Arc<Shell>>, caller: Caller, headers: Header
         return explain::answer(shell, session, run, from_seq, extras).await;
     }
     if let Some(seen) = last_seen
-        && let Some(last) = shell.last(&target, extras).await
+        && let Some(last) = shell.last(&target, extras)
         && last.is_terminal()
         && seen >= last.seq()
     {

@@ -217,9 +217,9 @@ async fn settings_reach_the_agent_and_what_it_cannot_make_is_a_notice() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let asked = std::mem::take(&mut *server.script.asked.lock().unwrap());
-    assert!(asked[0].contains("SetPermissionMode") && asked[0].contains("plan"), "{asked:?}");
-    assert!(asked[1].contains("SetThinkingTokens(Some(31999))"), "{asked:?}");
-    assert!(asked[2].contains("RUST_LOG") && !asked[2].contains("debug"), "{asked:?}");
+    assert!(asked[0].contains("RUST_LOG") && !asked[0].contains("debug"), "{asked:?}");
+    assert!(asked[1].contains("SetPermissionMode") && asked[1].contains("plan"), "{asked:?}");
+    assert!(asked[2].contains("SetThinkingTokens(Some(31999))"), "{asked:?}");
     server.open_gate();
     stream.rest().await;
     assert_eq!(server.script.inputs.lock().unwrap()[0].system_prompt.as_deref(), Some("brief\n\nkind"));

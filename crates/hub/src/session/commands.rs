@@ -137,7 +137,9 @@ impl Session {
         match &**mode {
             "default" | "plan" | "dontAsk" => Ok(()),
             "acceptEdits" if self.conduct.policies.is_empty() => Ok(()),
-            "acceptEdits" => Err(ActionError::Forbidden("policies decide about tools here, and in this mode some would not be asked about")),
+            "acceptEdits" => {
+                Err(ActionError::Forbidden("policies decide about tools here, and in this mode some would not be asked about"))
+            }
             "bypassPermissions" => Err(ActionError::Forbidden("no client may have permissions passed over")),
             _ => Err(ActionError::Forbidden("the permission mode is default, plan, acceptEdits or dontAsk")),
         }

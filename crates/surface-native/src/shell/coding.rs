@@ -11,11 +11,12 @@ use futures_util::{SinkExt, StreamExt};
 use http::StatusCode;
 use interline_hub::{Channel, ChannelMessage};
 use interline_model::{CellName, Text};
+use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio::time;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::{Bytes, Message, Utf8Bytes};
+use tokio_tungstenite::tungstenite::{Bytes, Error, Message, Utf8Bytes};
 
 use super::bridge::{BridgeError, admit};
 use super::socket::{Handshake, Socket, open};
@@ -62,6 +63,11 @@ async fn pump(shell: &Shell, socket: Socket, channel: Channel) {
         let rest = async {
             if sink.send(close).await.is_ok() {
                 while let Some(Ok(_)) = stream.next().await {}
+                // Unread bytes would turn the end into a reset, which could overtake the close frame.
+                if let Ok(mut socket) = sink.reunite(stream) {
+                    let mut scrap = [0; 4096];
+                    while socket.get_mut().read(&mut scrap).await.is_ok_and(|read| read > 0) {}
+                }
             }
         };
         let _ = time::timeout(shell.config.close_timeout(), rest).await;
@@ -74,7 +80,13 @@ type Last = Option<(CloseCode, String)>;
 async fn upward(shell: &Shell, stream: &mut SplitStream<Socket>, to: &mpsc::Sender<ChannelMessage>) -> Last {
     let mut deadline = time::Instant::now() + shell.config.pong_timeout();
     loop {
-        let Ok(Some(Ok(message))) = time::timeout_at(deadline, stream.next()).await else { return None };
+        let message = match time::timeout_at(deadline, stream.next()).await {
+            Ok(Some(Ok(message))) => message,
+            Ok(Some(Err(Error::Capacity(_)))) => return Some((CloseCode::Size, String::new())),
+            Ok(Some(Err(Error::Utf8(_)))) => return Some((CloseCode::Invalid, String::new())),
+            Ok(Some(Err(Error::Protocol(_)))) => return Some((CloseCode::Protocol, String::new())),
+            Ok(Some(Err(_)) | None) | Err(_) => return None,
+        };
         let message = match message {
             // Nothing on this channel says anything while nobody types, so that only pongs tell.
             Message::Pong(_) => {
