@@ -3,11 +3,15 @@
 //! While an ask waits, the chat is over for the client: every open turn has ended as `paused`, no call is `pending`, and the answer is a
 //! new `chat:send`. Whatever moves the run on opens the next bracket, in which the paused turns get patches and no second `turn:end`.
 
+use std::collections::BTreeMap;
+
 use interline_model::{Ask, AskId, AskKind, AskOutcome, Body, CallId, Event, Fact, Json, Lane, Millis, Record, Text, What};
 
-use crate::mapping::{Asked, SocketWriter};
+use crate::calls::parent_lane;
+use crate::mapping::SocketWriter;
 use crate::options::PauseStatus;
 use crate::patch::Snapshot;
+use crate::pending::Asked;
 use crate::projection::{Block, Call, CallStatus, Kind, QuestionRef, TurnStatus};
 use crate::question::{self, ACCEPT, ALLOW, ASK_TOOL, DECLINE, DENY};
 use crate::session::SessionStatus;
@@ -65,15 +69,22 @@ impl SocketWriter {
                     waits_on: None,
                 };
                 let number = self.add_call(turn, call);
-                if let (Some(run), Some(own)) = (&mut self.run, own) {
-                    run.calls.insert(own.clone(), (turn, number));
+                if let Some(own) = own {
+                    self.place_call(own, turn, number);
                 }
                 (turn, number)
             }
         };
-        if let Some(run) = &mut self.run {
-            run.asks.push(Asked { ask: ask.clone(), lane: lane.clone(), turn, call, synthetic: own.is_none() });
+        let synthetic = own.is_none();
+        let Self { run: Some(run), turns, .. } = self else { return };
+        if let Some(own) = &ask.call {
+            // A question's arguments are those that clients can draw.
+            run.descriptions.remove(own);
         }
+        let shown = turns.get(turn).and_then(|turn| turn.calls.get(call)).map(|call| call.id.clone()).unwrap_or_default();
+        let calls = &run.calls;
+        let asked = Asked { ask: ask.clone(), lane: lane.clone(), turn, call, shown, synthetic };
+        run.asks.add(asked, |call| parent_lane(calls, turns, call));
     }
 
     /// `ask_<request_id>`, and a number behind it if an upstream asks again under an old id.
@@ -85,17 +96,24 @@ impl SocketWriter {
     }
 
     /// The description that the call of a sub-agent was given.
-    pub(crate) fn description(&self, call: &CallId) -> Text {
-        let place = self.run.as_ref().and_then(|run| run.calls.get(call));
-        let input = place.and_then(|&(turn, number)| Some(&self.turns.get(turn)?.calls.get(number)?.input));
-        let input = input.map(Json::to_value);
-        Text::from(input.as_ref().and_then(|input| input.get("description")?.as_str()).unwrap_or_default())
+    pub(crate) fn description(&mut self, call: &CallId) -> Text {
+        let Self { run: Some(run), turns, .. } = self else { return Text::new() };
+        if let Some(known) = run.descriptions.get(call) {
+            return known.clone();
+        }
+        let place = run.calls.get(call);
+        let Some(input) = place.and_then(|&(turn, number)| Some(&turns.get(turn)?.calls.get(number)?.input)) else { return Text::new() };
+        // A sub-agent's input is as long as what it was told, and this is asked for with each of its asks.
+        let input = input.to_value();
+        let description = Text::from(input.get("description").and_then(|description| description.as_str()).unwrap_or_default());
+        run.descriptions.insert(call.clone(), description.clone());
+        description
     }
 
     pub(crate) fn settle(&mut self, record: &Record, id: &AskId, outcome: AskOutcome, ending: bool) {
         let Some(run) = &mut self.run else { return };
-        let Some(at) = run.asks.iter().position(|asked| asked.ask.id == *id) else { return };
-        let asked = run.asks.remove(at);
+        let (calls, turns) = (&run.calls, &self.turns);
+        let Some(asked) = run.asks.remove(id, |call| parent_lane(calls, turns, call)) else { return };
         let waiting = !run.asks.is_empty();
         self.stir();
         let answer = match &record.body {
@@ -105,7 +123,7 @@ impl SocketWriter {
         let chosen = answer.map(|answer| question::chosen(&asked.ask, answer));
         let call_id = self.turns.get(asked.turn).and_then(|turn| turn.calls.get(asked.call)).map(|call| call.id.clone());
         if let Some(call_id) = &call_id {
-            self.settled.push((call_id.clone(), id.clone()));
+            self.settled.insert(call_id.clone(), id.clone());
         }
         if let (Some(chosen), Some(call_id)) = (&chosen, &call_id) {
             self.whole_turn(Kind::User, vec![Block::Answer(chosen.block(call_id))]);
@@ -146,7 +164,7 @@ impl SocketWriter {
 
     /// A paused turn whose calls have all ended is completed: by a patch, since its `turn:end` went out when it paused.
     pub(crate) fn complete_paused(&mut self, at: usize) {
-        let live = self.run.as_ref().is_some_and(|run| run.live.contains(&at));
+        let live = self.run.as_ref().is_some_and(|run| run.live.contains(at));
         if live && self.turns.get(at).is_some_and(|turn| turn.ended && turn.all_calls_final()) {
             self.end_turn(at, TurnStatus::Completed);
         }
@@ -157,11 +175,14 @@ impl SocketWriter {
         for at in self.live_turns(false) {
             let Some(turn) = self.turns.get_mut(at) else { continue };
             let (ended, mut woken) = (turn.ended, Vec::new());
-            for (number, call) in turn.calls.iter_mut().enumerate() {
-                if call.status == CallStatus::Awaiting {
+            for &number in &turn.open {
+                if let Some(call) = turn.calls.get_mut(number).filter(|call| call.status == CallStatus::Awaiting) {
                     call.status = CallStatus::Pending;
                     woken.push((number, call.waits_on.take().is_some()));
                 }
+            }
+            if let Some(run) = &mut self.run {
+                run.live.stirs(at);
             }
             for (number, had_ref) in woken {
                 // The turn's own status follows at once, with the snapshot.
@@ -182,7 +203,7 @@ impl SocketWriter {
             return;
         }
         let asked = events.iter().any(|event| matches!(event.what, What::AskRaised(_) | What::AskSettled { .. }));
-        let open = run.live.iter().any(|&at| self.turns.get(at).is_some_and(|turn| !turn.ended));
+        let open = run.live.restless().iter().any(|&at| self.turns.get(at).is_some_and(|turn| !turn.ended));
         let still = self.now.saturating_sub(run.moved) >= REST_MS;
         if asked || !open || still {
             self.pause();
@@ -190,13 +211,11 @@ impl SocketWriter {
     }
 
     fn pause(&mut self) {
-        for at in self.live_turns(true) {
-            self.pause_turn(at);
-        }
+        self.pause_turns();
         self.set_status(SessionStatus::WaitingForInput);
         let Some(run) = &mut self.run else { return };
         run.chatting = false;
-        let shown = run.asks.first().and_then(|asked| self.turns.get(asked.turn)?.calls.get(asked.call));
+        let shown = run.asks.iter().next().and_then(|asked| self.turns.get(asked.turn)?.calls.get(asked.call));
         let shown = shown.map(|call| (call.id.clone(), call.input.clone()));
         let status = match self.options.pause_status {
             PauseStatus::Completed => "completed",
@@ -216,25 +235,55 @@ impl SocketWriter {
 
     /// Whether an ask waits in this turn.
     pub(crate) fn holds_ask(&self, at: usize) -> bool {
-        self.run.as_ref().is_some_and(|run| run.asks.iter().any(|asked| asked.turn == at))
+        self.run.as_ref().is_some_and(|run| run.asks.is_in(at))
+    }
+
+    /// Pauses every turn that goes on. Those that rest are left alone, but for the calls of theirs under which something waits now.
+    fn pause_turns(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        let mut turns: BTreeMap<usize, Vec<usize>> = run.live.restless().iter().map(|&at| (at, Vec::new())).collect();
+        let told = run.asks.take_untold();
+        for (at, number) in told.iter().filter_map(|call| run.calls.get(call).copied()) {
+            if run.live.contains(at) {
+                turns.entry(at).or_default().push(number);
+            }
+        }
+        for at in self.by_depth(turns.keys().copied(), true) {
+            if self.run.as_ref().is_some_and(|run| run.live.restless().contains(&at)) {
+                self.pause_turn(at);
+            } else if let Some(mut calls) = turns.remove(&at) {
+                calls.sort_unstable();
+                self.pause_calls(at, calls);
+            }
+        }
     }
 
     /// Ends a turn for the time being: its calls wait, and patches follow once they do not.
     pub(crate) fn pause_turn(&mut self, at: usize) {
-        let waits = self.ancestors();
-        let Some(turn) = self.turns.get_mut(at) else { return };
-        let mut waiting = Vec::new();
-        for (number, call) in turn.calls.iter_mut().enumerate() {
-            let question = waits.iter().find(|(place, _)| *place == (at, number)).map(|(_, question)| question);
-            let pending = call.status == CallStatus::Pending;
-            if pending || (call.status == CallStatus::Awaiting && call.waits_on.is_none() && question.is_some()) {
-                call.status = CallStatus::Awaiting;
-                let had_ref = std::mem::replace(&mut call.waits_on, question.cloned()).is_some();
-                waiting.push((number, had_ref));
-            }
+        let open = self.turns.get(at).map(|turn| turn.open.iter().copied().collect()).unwrap_or_default();
+        self.pause_calls(at, open);
+        if let Some(run) = &mut self.run {
+            run.live.rests(at);
         }
-        let changed = !waiting.is_empty();
-        for (number, had_ref) in waiting {
+    }
+
+    /// The same, of these calls of it.
+    fn pause_calls(&mut self, at: usize, calls: Vec<usize>) {
+        let mut changed = false;
+        for number in calls {
+            let Some(call) = self.turns.get(at).and_then(|turn| turn.calls.get(number)) else { continue };
+            let pending = call.status == CallStatus::Pending;
+            if !pending && (call.status != CallStatus::Awaiting || call.waits_on.is_some()) {
+                continue;
+            }
+            let question = self.question_under(at, number);
+            if !pending && question.is_none() {
+                continue;
+            }
+            let Some(call) = self.turns.get_mut(at).and_then(|turn| turn.calls.get_mut(number)) else { continue };
+            call.status = CallStatus::Awaiting;
+            let had_ref = std::mem::replace(&mut call.waits_on, question).is_some();
+            changed = true;
             // The end, or the status, of the turn follows with all of it.
             self.tell_call(at, number, false, had_ref, Snapshot::Without);
         }
@@ -246,28 +295,13 @@ impl SocketWriter {
         }
     }
 
-    /// The calls of sub-agents that wait on a question, each with that question (socketio.md §4.7).
-    fn ancestors(&self) -> Vec<((usize, usize), QuestionRef)> {
-        let mut waits: Vec<((usize, usize), QuestionRef)> = Vec::new();
-        let Some(run) = &self.run else { return waits };
-        for asked in &run.asks {
-            let Some(id) = self.turns.get(asked.turn).and_then(|turn| turn.calls.get(asked.call)).map(|call| call.id.clone()) else {
-                continue;
-            };
-            let mut lane = &asked.lane;
-            while let Lane::Agent(call) = lane {
-                let Some(&place) = run.calls.get(call) else { break };
-                // Met before: the rest of the way up is the same, or the lanes go round in a circle.
-                if waits.iter().any(|(known, _)| *known == place) {
-                    break;
-                }
-                let question = QuestionRef { loop_name: loop_id(&asked.lane), call: id.clone(), description: self.description(call) };
-                waits.push((place, question));
-                let Some(turn) = self.turns.get(place.0) else { break };
-                lane = &turn.lane;
-            }
-        }
-        waits
+    /// The question that a sub-agent's call waits on, if it started one and that one or one of its own waits (socketio.md §4.7).
+    fn question_under(&mut self, at: usize, number: usize) -> Option<QuestionRef> {
+        let run = self.run.as_ref().filter(|run| !run.asks.is_empty())?;
+        let call = CallId::from(self.turns.get(at)?.calls.get(number)?.id.clone());
+        let asked = run.asks.under(&call).filter(|_| run.calls.get(&call) == Some(&(at, number)))?;
+        let (loop_name, shown) = (loop_id(&asked.lane), asked.shown.clone());
+        Some(QuestionRef { loop_name, call: shown, description: self.description(&call) })
     }
 }
 

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use interline_model::{Body, Fact, Lane, Outcome, Part, Record, RunEnd, RunId, SessionId, Text};
 
+use crate::live::Live;
 use crate::mapping::{Facts, Run, SocketEvent, SocketWriter};
 use crate::object::object;
+use crate::pending::Pending;
 use crate::projection::{Block, Kind, TurnStatus};
 use crate::session::SessionStatus;
 
@@ -30,10 +32,11 @@ impl SocketWriter {
             headless: accepted.is_some_and(|accepted| accepted.headless),
             output_schema: accepted.and_then(|accepted| accepted.output_schema.clone()),
             first_turn: self.turns.len(),
-            live: Vec::new(),
+            live: Live::default(),
             latest: HashMap::new(),
             calls: HashMap::new(),
-            asks: Vec::new(),
+            asks: Pending::default(),
+            descriptions: HashMap::new(),
             chatting: false,
             moved: self.now,
         });

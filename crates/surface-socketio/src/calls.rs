@@ -1,6 +1,8 @@
 //! Tool calls: announced in the open turn of their lane, changed while they go on, and ended once (socketio.md §4.3).
 
-use interline_model::{AskId, AskKind, CallId, Event, Json, Lane, Text, What};
+use std::collections::HashMap;
+
+use interline_model::{AskId, CallId, Json, Lane, Text};
 
 use crate::mapping::SocketWriter;
 use crate::patch::Snapshot;
@@ -30,21 +32,21 @@ impl SocketWriter {
             waits_on: None,
         };
         let number = self.add_call(at, call);
-        if let Some(run) = &mut self.run {
-            run.calls.insert(id.clone(), (at, number));
-        }
-    }
-
-    /// Whether the same record makes the call a question: it is then announced as one, and not twice.
-    pub(crate) fn is_asked_at_once(&self, call: &CallId, rest: &[Event]) -> bool {
-        rest.iter().any(|event| match &event.what {
-            What::AskRaised(ask) => ask.kind == AskKind::Question && ask.call.as_ref() == Some(call) && !self.is_asked(&ask.id),
-            _ => false,
-        })
+        self.place_call(id, at, number);
     }
 
     pub(crate) fn is_asked(&self, id: &AskId) -> bool {
-        self.run.as_ref().is_some_and(|run| run.asks.iter().any(|asked| asked.ask.id == *id))
+        self.run.as_ref().is_some_and(|run| run.asks.contains(id))
+    }
+
+    /// Keeps where a call is.
+    pub(crate) fn place_call(&mut self, id: &CallId, at: usize, number: usize) {
+        let Self { run: Some(run), turns, .. } = self else { return };
+        run.calls.insert(id.clone(), (at, number));
+        if let Some(turn) = turns.get(at) {
+            let calls = &run.calls;
+            run.asks.found(id, &turn.lane, |call| parent_lane(calls, turns, call));
+        }
     }
 
     fn call(&self, id: &CallId) -> Option<(usize, usize)> {
@@ -59,6 +61,9 @@ impl SocketWriter {
             return;
         }
         call.input = input.clone();
+        if let Some(run) = &mut self.run {
+            run.descriptions.remove(id);
+        }
         if let Some(turn) = self.turns.get_mut(at) {
             turn.bytes = turn.bytes.saturating_add(2 * input.as_str().len());
         }
@@ -97,10 +102,12 @@ impl SocketWriter {
 
     /// A call that its tool will not end any more (socketio.md §4.5).
     pub(crate) fn cancel_call(&mut self, at: usize, number: usize) {
-        let Some(call) = self.turns.get_mut(at).and_then(|turn| turn.calls.get_mut(number)) else { return };
+        let Some(turn) = self.turns.get_mut(at) else { return };
+        let Some(call) = turn.calls.get_mut(number) else { return };
         let had_ref = call.waits_on.take().is_some();
         call.status = CallStatus::Cancelled;
         call.ask = None;
+        turn.open.remove(&number);
         self.raw_ended(at, number);
         self.tell_call(at, number, false, had_ref, Snapshot::Boundary);
     }
@@ -113,4 +120,9 @@ impl SocketWriter {
             self.end_family(child, TurnStatus::Completed);
         }
     }
+}
+
+/// The lane in which the call was made that started an agent.
+pub(crate) fn parent_lane(calls: &HashMap<CallId, (usize, usize)>, turns: &[Turn], call: &CallId) -> Option<Lane> {
+    calls.get(call).and_then(|(turn, _)| turns.get(*turn)).map(|turn| turn.lane.clone())
 }

@@ -43,8 +43,8 @@ impl SocketWriter {
 
     /// The lane's compaction that goes on.
     fn open_compaction_of(&self, lane: &Lane) -> Option<usize> {
-        let compacts = |turn: &Turn| matches!(turn.kind, Kind::Compaction(_)) && !turn.ended && turn.lane == *lane;
-        self.run.as_ref()?.live.iter().rev().copied().find(|&at| self.turns.get(at).is_some_and(compacts))
+        let compacts = |turn: &Turn| matches!(turn.kind, Kind::Compaction(_)) && !turn.ended;
+        self.run.as_ref()?.live.newest_of(lane).find(|&at| self.turns.get(at).is_some_and(compacts))
     }
 
     /// Opens a compaction turn: after the lane's turn, or beside it while calls of it go on, since their results are still to come.

@@ -61,7 +61,7 @@ impl SocketWriter {
         let Some(run) = &self.run else { return };
         let mut mine = self.turns.iter_mut().skip(run.first_turn).filter(|turn| turn.is_assistant());
         if let (Some(only), None, Some(usage)) = (mine.next(), mine.next(), usage)
-            && run.live.contains(&only.sequence)
+            && run.live.contains(only.sequence)
         {
             only.usage.get_or_insert(usage);
         }

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 
-use interline_model::{Ask, AskId, Body, CallId, Event, Fact, Json, Lane, Millis, Record, RunId, SessionId, Text, What, Writer};
+use interline_model::{AskId, AskKind, Body, CallId, Event, Fact, Json, Lane, Millis, Record, RunId, SessionId, Text, What, Writer};
 
 use crate::ink::Ink;
+use crate::live::Live;
 use crate::object::write_object;
 use crate::options::Options;
 use crate::patch::Speech;
+use crate::pending::Pending;
 use crate::projection::{Kind, Mode, Turn};
 use crate::raw::Raw;
 use crate::session::SessionStatus;
@@ -45,7 +47,7 @@ pub struct SocketWriter {
     pub(crate) turns: Vec<Turn>,
     pub(crate) run: Option<Run>,
     /// Which call of the latest run showed which ask that is settled now.
-    pub(crate) settled: Vec<(Text, AskId)>,
+    pub(crate) settled: HashMap<Text, AskId>,
     /// The time of the record being written.
     pub(crate) now: Millis,
     pub(crate) out: Vec<SocketEvent>,
@@ -69,26 +71,18 @@ pub(crate) struct Run {
     pub(crate) output_schema: Option<Json>,
     pub(crate) first_turn: usize,
     /// Turns that can still change: those that have not ended, and those that paused.
-    pub(crate) live: Vec<usize>,
+    pub(crate) live: Live,
     /// The latest turn of each lane.
     pub(crate) latest: HashMap<Lane, usize>,
     /// Where each call is: its turn's number and its number in the turn.
     pub(crate) calls: HashMap<CallId, (usize, usize)>,
-    pub(crate) asks: Vec<Asked>,
+    pub(crate) asks: Pending,
+    /// What the calls of sub-agents say that these do, as far as somebody wanted to know.
+    pub(crate) descriptions: HashMap<CallId, Text>,
     /// Whether a bracket is open: `chat:start` without its `chat:end`.
     pub(crate) chatting: bool,
     /// When something last moved it on.
     pub(crate) moved: Millis,
-}
-
-/// A pending ask and where it is shown.
-pub(crate) struct Asked {
-    pub(crate) ask: Ask,
-    pub(crate) lane: Lane,
-    pub(crate) turn: usize,
-    pub(crate) call: usize,
-    /// The call is ours and stands for the ask alone.
-    pub(crate) synthetic: bool,
 }
 
 impl SocketWriter {
@@ -104,7 +98,7 @@ impl SocketWriter {
             mode: Mode::Executing,
             turns: Vec::new(),
             run: None,
-            settled: Vec::new(),
+            settled: HashMap::new(),
             now: 0,
             out: Vec::new(),
             ink: Ink::default(),
@@ -131,15 +125,23 @@ impl SocketWriter {
             note(None, self.out.len());
         }
         let ending = events.iter().any(|event| matches!(event.what, What::RunEnded(_)));
+        let questions = asked_of(events);
         for (at, event) in events.iter().enumerate() {
-            self.event(record, event, events.get(at + 1..).unwrap_or_default(), ending);
+            let announced = match &event.what {
+                What::ToolStarted { call, .. } => questions.get(call).is_some_and(|(asked, ask)| *asked > at && !self.is_asked(ask)),
+                _ => false,
+            };
+            // Whether the same record makes the call a question: it is then announced as one, and not twice.
+            if !announced {
+                self.event(record, event, ending);
+            }
             note(Some(at), self.out.len());
         }
         self.pause_if_waiting(events);
         note(None, self.out.len());
     }
 
-    fn event(&mut self, record: &Record, event: &Event, rest: &[Event], ending: bool) {
+    fn event(&mut self, record: &Record, event: &Event, ending: bool) {
         let lane = &event.lane;
         match &event.what {
             What::RunStarted { run, session, model } => self.start(record, *run, session, model),
@@ -166,11 +168,7 @@ impl SocketWriter {
                 let at = self.open_or_new(lane);
                 self.say(at, Speech::Thinking, delta);
             }
-            What::ToolStarted { call, name, input } => {
-                if !self.is_asked_at_once(call, rest) {
-                    self.start_tool(lane, call, name, input.as_ref());
-                }
-            }
+            What::ToolStarted { call, name, input } => self.start_tool(lane, call, name, input.as_ref()),
             What::ToolInput { call, input } => self.tool_input(call, input),
             What::ToolEnded { call, result, raw, is_error, aborted } => {
                 if *aborted {
@@ -189,6 +187,15 @@ impl SocketWriter {
             What::ToolOutput { .. } | What::Suggestion { .. } | What::Other { .. } => {}
         }
     }
+}
+
+/// The calls that a record makes questions: by which event, and which asks.
+fn asked_of(events: &[Event]) -> HashMap<&CallId, (usize, &AskId)> {
+    let asked = events.iter().enumerate().filter_map(|(at, event)| match &event.what {
+        What::AskRaised(ask) if ask.kind == AskKind::Question => Some((ask.call.as_ref()?, (at, &ask.id))),
+        _ => None,
+    });
+    asked.collect()
 }
 
 impl Writer for SocketWriter {

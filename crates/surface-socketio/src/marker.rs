@@ -37,7 +37,7 @@ impl SocketWriter {
         });
         // A turn that paused may still be told of what its calls do.
         let paused = self.latest_in(lane).filter(|&at| self.turns.get(at).is_some_and(|turn| turn.is_assistant() && turn.paused));
-        let live = paused.filter(|at| self.run.as_ref().is_some_and(|run| run.live.contains(at)));
+        let live = paused.filter(|at| self.run.as_ref().is_some_and(|run| run.live.contains(*at)));
         let at = match live {
             Some(at) => at,
             None => self.open_or_new(lane),

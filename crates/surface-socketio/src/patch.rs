@@ -15,10 +15,10 @@ use crate::stamp::path_segment;
 /// A turn whose text grew by this part since its last snapshot is worth a new one.
 const GROWTH_PART: usize = 16;
 
-/// What snapshots at boundaries (tool calls, results, new blocks) may cost: this much in any turn, and so many times the turn's own size. No
+/// What snapshots at boundaries (tool calls, results, new blocks, pauses) may cost: this much in any turn, and so many times the turn's own size. No
 /// ordinary turn gets there; one with thousands of boundaries would cost the square of its length without it.
 const BOUNDARY_BYTES: usize = 4 * 1024 * 1024;
-const BOUNDARY_TIMES: usize = 32;
+const BOUNDARY_TIMES: usize = 4;
 
 /// The envelope of a snapshot, roughly.
 const SNAPSHOT_BYTES: usize = 512;
@@ -192,6 +192,9 @@ impl SocketWriter {
         let Some(turn) = self.turns.get_mut(at) else { return 0 };
         let number = turn.calls.len();
         turn.bytes = turn.bytes.saturating_add(2 * call.input.as_str().len()).saturating_add(SNAPSHOT_BYTES);
+        if !call.is_final() {
+            turn.open.insert(number);
+        }
         turn.calls.push(call);
         turn.blocks.push(Block::ToolUse(number));
         self.raw_called(at, number);
@@ -225,6 +228,7 @@ impl SocketWriter {
         call.duration_ms = Some(now.saturating_sub(call.started));
         call.waits_on = None;
         call.ask = None;
+        turn.open.remove(&number);
         turn.blocks.push(Block::ToolResult(number));
         self.raw_ended(at, number);
         self.patch(at, "tool_result", Snapshot::Boundary, |turn, data| {
@@ -277,12 +281,15 @@ impl SocketWriter {
         });
     }
 
-    /// Changes the status of a turn whose `turn:end` has gone out. Always with the whole turn: nothing else tells a snapshot reader.
+    /// Changes the status of a turn whose `turn:end` has gone out, with the whole turn: nothing else tells a snapshot reader. A turn of a thousand
+    /// sub-agents may pause and go on a thousand times, which tells itself no more at some point; its last status always does.
     pub(crate) fn set_turn_status(&mut self, at: usize, status: TurnStatus) {
         self.tell_thinking(at);
         let Some(turn) = self.turns.get_mut(at) else { return };
         turn.status = status;
-        self.patch(at, "set_status", Snapshot::Forced, |turn, data| data.text("status", turn.status.as_str()));
+        let last = !matches!(status, TurnStatus::Streaming | TurnStatus::Paused);
+        let snapshot = if last { Snapshot::Forced } else { Snapshot::Boundary };
+        self.patch(at, "set_status", snapshot, |turn, data| data.text("status", turn.status.as_str()));
     }
 
     /// What a reader of snapshots alone has not seen yet of a turn that is about to end.

@@ -1,5 +1,7 @@
 //! TurnProjections: the turns of a session as REST shows them and as snapshots and `turn:start`/`turn:end` carry them (socketio.md §3.3).
 
+use std::collections::BTreeSet;
+
 use interline_model::{AskId, Json, Lane, Millis, RunId, Text, Usage, write_json_string};
 
 use crate::object::{Object, write_object};
@@ -19,6 +21,8 @@ pub(crate) struct Turn {
     pub(crate) status: TurnStatus,
     pub(crate) blocks: Vec<Block>,
     pub(crate) calls: Vec<Call>,
+    /// The numbers of the calls that are not final.
+    pub(crate) open: BTreeSet<usize>,
     pub(crate) model: Option<Text>,
     pub(crate) usage: Option<Usage>,
     pub(crate) started: Millis,
@@ -234,6 +238,7 @@ impl Turn {
             status: TurnStatus::Streaming,
             blocks: Vec::new(),
             calls: Vec::new(),
+            open: BTreeSet::new(),
             model: None,
             usage: None,
             started: at,
@@ -256,7 +261,7 @@ impl Turn {
     }
 
     pub(crate) fn all_calls_final(&self) -> bool {
-        self.calls.iter().all(Call::is_final)
+        self.open.is_empty()
     }
 
     /// Its answer: all its text blocks joined, as every known reader joins them.

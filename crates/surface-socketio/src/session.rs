@@ -7,6 +7,7 @@ use crate::mapping::{SocketEvent, SocketWriter};
 #[cfg(feature = "io")]
 use crate::object::Object;
 use crate::object::{object, write_array, write_object};
+use crate::pending::Asked;
 #[cfg(feature = "io")]
 use crate::projection::Mode;
 use crate::projection::{Results, TurnStatus};
@@ -51,6 +52,10 @@ pub struct PendingQuestion {
     pub ask: Ask,
     /// The call that shows it: what `askuser_answer.tool_call_id` names.
     pub tool_call_id: Text,
+}
+
+fn question_of(asked: &Asked) -> PendingQuestion {
+    PendingQuestion { ask: asked.ask.clone(), tool_call_id: asked.shown.clone() }
 }
 
 impl SocketWriter {
@@ -111,24 +116,32 @@ impl SocketWriter {
     /// The asks that wait for an answer, oldest first.
     #[must_use]
     pub fn pending_questions(&self) -> Vec<PendingQuestion> {
-        let asks = self.run.iter().flat_map(|run| &run.asks);
-        asks.filter_map(|asked| {
-            let call = self.turns.get(asked.turn)?.calls.get(asked.call)?;
-            Some(PendingQuestion { ask: asked.ask.clone(), tool_call_id: call.id.clone() })
-        })
-        .collect()
+        self.run.iter().flat_map(|run| run.asks.iter()).map(question_of).collect()
     }
 
     /// The ask that a plain message would answer: the oldest pending one.
     #[must_use]
     pub fn pending_question(&self) -> Option<PendingQuestion> {
-        self.pending_questions().into_iter().next()
+        self.run.as_ref()?.asks.iter().next().map(question_of)
+    }
+
+    /// The ask that waits in the call of this id.
+    #[must_use]
+    pub fn question_in(&self, tool_call_id: &str) -> Option<PendingQuestion> {
+        self.run.as_ref()?.asks.shown_by(tool_call_id).map(question_of)
+    }
+
+    /// The ask that waits, if it is the only one.
+    #[must_use]
+    pub fn only_question(&self) -> Option<PendingQuestion> {
+        let mut asks = self.run.as_ref()?.asks.iter();
+        asks.next().filter(|_| asks.next().is_none()).map(question_of)
     }
 
     /// The ask that a call of the latest run showed until it was settled.
     #[must_use]
     pub fn settled_ask(&self, tool_call_id: &str) -> Option<&AskId> {
-        self.settled.iter().rfind(|(call, _)| **call == *tool_call_id).map(|(_, ask)| ask)
+        self.settled.get(tool_call_id)
     }
 
     /// Whether a bracket is open: a run goes on and does not wait for an answer.

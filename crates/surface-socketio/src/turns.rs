@@ -1,7 +1,9 @@
 //! Turns: one per model call and lane, opened when something is said in it and ended once, children before their parents
 //! (socketio.md §3.2, §4.3, §4.7).
 
-use interline_model::{Lane, Usage};
+use std::collections::{BTreeSet, HashSet};
+
+use interline_model::{CallId, Lane, Usage};
 
 use crate::mapping::{Facts, SocketEvent, SocketWriter};
 use crate::object::object;
@@ -10,12 +12,17 @@ use crate::projection::{Kind, Results, Turn, TurnStatus};
 impl SocketWriter {
     /// The numbers of the turns that can still change, parents before children or the other way round.
     pub(crate) fn live_turns(&self, children_first: bool) -> Vec<usize> {
-        let mut live = self.run.as_ref().map(|run| run.live.clone()).unwrap_or_default();
-        live.sort_by_key(|&at| (self.turns.get(at).map_or(0, |turn| turn.depth), at));
+        self.by_depth(self.run.iter().flat_map(|run| run.live.all()), children_first)
+    }
+
+    /// These turns, parents before children or the other way round.
+    pub(crate) fn by_depth(&self, turns: impl Iterator<Item = usize>, children_first: bool) -> Vec<usize> {
+        let mut turns: Vec<usize> = turns.collect();
+        turns.sort_by_cached_key(|&at| (self.turns.get(at).map_or(0, |turn| turn.depth), at));
         if children_first {
-            live.reverse();
+            turns.reverse();
         }
-        live
+        turns
     }
 
     pub(crate) fn new_turn(&mut self, lane: &Lane, kind: Kind) -> usize {
@@ -40,7 +47,7 @@ impl SocketWriter {
     pub(crate) fn open_turn(&mut self, lane: &Lane, kind: Kind) -> usize {
         let at = self.new_turn(lane, kind);
         if let Some(run) = &mut self.run {
-            run.live.push(at);
+            run.live.add(at, lane);
             run.latest.insert(lane.clone(), at);
         }
         if self.turns.get(at).is_some_and(Turn::is_assistant) {
@@ -103,18 +110,11 @@ impl SocketWriter {
 
     /// Ends a turn, and before it the turns of its sub-agents that have come to rest.
     pub(crate) fn end_family(&mut self, at: usize, status: TurnStatus) {
-        let mut family = vec![at];
+        let (mut family, mut met) = (vec![at], HashSet::from([at]));
         let mut next = 0;
         while let Some(&parent) = family.get(next) {
             next += 1;
-            let Some(run) = &self.run else { return };
-            for &child in &run.live {
-                let Some(Lane::Agent(call)) = self.turns.get(child).map(|turn| &turn.lane) else { continue };
-                let mine = run.calls.get(call).is_some_and(|(turn, _)| *turn == parent);
-                if mine && !family.contains(&child) {
-                    family.push(child);
-                }
-            }
+            family.extend(self.live_children(parent).into_iter().filter(|child| met.insert(*child)));
         }
         for &child in family.iter().skip(1).rev() {
             if self.turns.get(child).is_some_and(|turn| !turn.ended && turn.all_calls_final()) {
@@ -124,13 +124,25 @@ impl SocketWriter {
         self.end_turn(at, status);
     }
 
+    /// The live turns of the sub-agents that were started in this turn, oldest first.
+    fn live_children(&self, parent: usize) -> BTreeSet<usize> {
+        let (Some(run), Some(turn)) = (&self.run, self.turns.get(parent)) else { return BTreeSet::new() };
+        let started_here = |call: &CallId| run.calls.get(call).is_some_and(|(turn, _)| *turn == parent);
+        // Whichever are fewer: a turn may have thousands of calls, and a run thousands of agents.
+        if turn.calls.len() < run.live.lanes().len() {
+            let calls = turn.calls.iter().map(|call| CallId::from(call.id.clone())).filter(started_here);
+            calls.filter_map(|call| run.live.of(&Lane::Agent(call))).flatten().copied().collect()
+        } else {
+            let mine = run.live.lanes().filter(|(lane, _)| matches!(lane, Lane::Agent(call) if started_here(call)));
+            mine.flat_map(|(_, turns)| turns).copied().collect()
+        }
+    }
+
     /// Ends a turn for good: `turn:end`, or `set_status` where that went out when it paused. No call stays open in it.
     pub(crate) fn end_turn(&mut self, at: usize, status: TurnStatus) {
-        let calls = self.turns.get(at).map_or(0, |turn| turn.calls.len());
-        for number in 0..calls {
-            if self.turns.get(at).and_then(|turn| turn.calls.get(number)).is_some_and(|call| !call.is_final()) {
-                self.cancel_call(at, number);
-            }
+        let open = self.turns.get(at).map(|turn| turn.open.clone()).unwrap_or_default();
+        for number in open {
+            self.cancel_call(at, number);
         }
         self.drop_live(at);
         match self.turns.get(at) {
@@ -156,8 +168,8 @@ impl SocketWriter {
     }
 
     pub(crate) fn drop_live(&mut self, at: usize) {
-        if let Some(run) = &mut self.run {
-            run.live.retain(|&live| live != at);
+        if let (Some(run), Some(turn)) = (&mut self.run, self.turns.get(at)) {
+            run.live.remove(at, &turn.lane);
         }
     }
 
