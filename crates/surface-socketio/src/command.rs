@@ -1,6 +1,6 @@
 //! What clients send, read by hand: a typed extractor that fails would drop the event and leave the user waiting (socketio.md §2).
 
-use interline_hub::{Environment, MAX_MODEL_BYTES};
+use interline_hub::{Environment, EnvironmentError, MAX_MODEL_BYTES};
 use interline_model::{Json, Part, SessionId, Text};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -152,19 +152,15 @@ fn message(session: SessionId, payload: &Members<'_>) -> Result<Message, Refusal
     };
     let environment = match payload.value("runtime_env")? {
         None => Environment::default(),
-        Some(value) => environment(&value).ok_or_else(|| invalid("`runtime_env` takes an object of texts"))?,
+        Some(value) => environment(&value).ok_or_else(|| invalid("`runtime_env` takes an object of texts"))??,
     };
     Ok(Message { session, input, answer, model, mode, headless: payload.flag("headless"), output_schema, environment })
 }
 
-/// Environment variables: an object of texts, each with a name that can be one. `None` for anything else.
-pub(crate) fn environment(value: &Value) -> Option<Environment> {
-    let pairs = value.as_object()?.iter().map(|(name, value)| {
-        let named = !name.is_empty() && !name.contains(['=', '\0']);
-        let value = value.as_str().filter(|value| named && !value.contains('\0'))?;
-        Some((Text::from(name.clone()), Text::from(value.to_owned())))
-    });
-    pairs.collect::<Option<_>>().map(Environment)
+/// Environment variables: an object of texts, `None` for anything else; and which of them may be set, the hub says.
+pub(crate) fn environment(value: &Value) -> Option<Result<Environment, EnvironmentError>> {
+    let pairs = value.as_object()?.iter().map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
+    pairs.collect::<Option<Vec<_>>>().map(Environment::checked)
 }
 
 fn part(value: Value) -> Result<Part, Refusal> {
@@ -290,6 +286,11 @@ mod tests {
         assert_eq!(environment.0.get("A").map(|value| &**value), Some("1"));
         for wrong in [json!([]), json!({"A": 1}), json!({"A=B": "x"}), json!({"": "x"}), json!({"A": "\0"})] {
             assert!(with("runtime_env", wrong.clone()).is_err(), "{wrong}");
+        }
+        let long = json!({"A": "x".repeat(8193)});
+        let many: Map<String, Value> = (0..65).map(|at| (format!("A{at}"), json!("x"))).collect();
+        for harmful in [json!({"LD_PRELOAD": "x"}), json!({"PATH": "x"}), json!({"ANTHROPIC_BASE_URL": "x"}), long, Value::Object(many)] {
+            assert!(matches!(with("runtime_env", harmful), Err(Refusal::Invalid(why)) if why.starts_with("`runtime_env`: ")));
         }
         assert!(matches!(with("output_schema", json!({"type": 5})), Err(Refusal::Invalid(why)) if why.contains("no JSON Schema")));
         for (member, value) in [("whatif", json!({"from_step": 1})), ("replay_decision", json!("keep_replay"))] {

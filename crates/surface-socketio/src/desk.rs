@@ -170,27 +170,16 @@ impl Desk {
             Some(Err(_)) => return Ok(self.outlet.hold().await.ack(ack, &stop_ack(id, "idle", None)).await),
             None => None,
         };
-        // What waits for its turn never begins. Without a run's id, all of it: who stops a session does not mean to start the next message.
-        let given_up = self.shell.notes.with(&session, |note| {
-            let mut given_up = Vec::new();
-            note.waiting.retain(|(run, token)| {
-                let meant = wanted.is_none_or(|wanted| wanted == *run);
-                if meant {
-                    token.cancel();
-                    given_up.push(*run);
-                }
-                !meant
-            });
-            given_up
-        });
         // The acknowledgement is written first, and nothing the stop causes can come before it.
         let mut held = self.outlet.hold().await;
-        let (status, run) = match (session.stop(wanted, self.actor()), given_up.first()) {
-            (Stopped::Stopping(run), _) => ("stopping", Some(run)),
-            (_, Some(run)) => ("interrupted", Some(*run)),
-            (Stopped::Ended(run, RunStatus::Interrupted), _) => ("interrupted", Some(run)),
-            (Stopped::Ended(run, _), _) => ("done", Some(run)),
-            (Stopped::Idle, _) => ("idle", None),
+        // Without a run's id, what waits for its turn is given up too: who stops a session does not mean to start the next message.
+        let (status, run) = match session.stop(wanted, self.actor()) {
+            // It waited, and never begins.
+            Stopped::Stopping(run) if session.run_info(run).is_none() => ("interrupted", Some(run)),
+            Stopped::Stopping(run) => ("stopping", Some(run)),
+            Stopped::Ended(run, RunStatus::Interrupted) => ("interrupted", Some(run)),
+            Stopped::Ended(run, _) => ("done", Some(run)),
+            Stopped::Idle => ("idle", None),
         };
         Ok(held.ack(ack, &stop_ack(id, status, run)).await)
     }
@@ -222,17 +211,22 @@ impl Desk {
 
     async fn send(&mut self, ack: Option<i64>, message: Message) -> Result<Result<(), Gone>, Refusal> {
         let session = self.session(&message.session)?;
-        let projection = self.shell.projection(&session);
         if let Some(given) = &message.answer {
+            let projection = self.shell.projection(&session);
             return self.answer(ack, &session, &projection, given, &message.text()).await;
         }
-        let pending = projection.with(|writer, _| writer.pending_question()).map(|pending| Arc::new(pending.ask));
-        // One of which nothing shows that the agent took its answer waits for another one.
-        let unsure = || session.pending_asks().into_iter().find(|pending| pending.unconfirmed).map(|pending| pending.ask);
-        match pending.or_else(unsure) {
-            Some(ask) => {
-                let words = answer_in_words(&ask, &message.text());
-                self.give(ack, &session, &ask, words).await
+        // The session says what waits, and not what this socket was shown: nothing waits any more once the run was told to stop. One of which
+        // nothing shows that the agent took its answer waits for another one, behind those that have none.
+        let mut pending = session.pending_asks();
+        pending.sort_by_key(|pending| pending.unconfirmed);
+        match pending.into_iter().next() {
+            Some(pending) => {
+                let words = answer_in_words(&pending.ask, &message.text());
+                self.give(ack, &session, &pending.ask, words).await.map_err(|refusal| match refusal {
+                    // The run was told to stop in between: this was no answer, but a message too early.
+                    Refusal::Void => Refusal::Busy,
+                    other => other,
+                })
             }
             None => self.start(ack, &session, message).await,
         }
@@ -250,11 +244,12 @@ impl Desk {
         let chosen = session.info().labels.get("model").and_then(Value::as_str).map(|model| Text::from(model.to_owned()));
         let shown = self.shell.projection(session).with(|writer, _| writer.mode());
         let (mode_before, permission_mode, environment) = self.shell.notes.with(session, |note| {
+            // Both together have to keep to the bounds that each of them keeps to.
             let Environment(mut variables) = note.environment.clone();
             variables.extend(message.environment.0);
-            (note.mode, note.begin_in(message.mode, shown), Environment(variables))
-        });
-        let (run, given_up) = (draw_run(), CancellationToken::new());
+            Environment::checked(variables).map(|environment| (note.mode, note.begin_in(message.mode, shown), environment))
+        })?;
+        let run = draw_run();
         let request = StartRun {
             surface: SURFACE,
             session: Some(session.id().clone()),
@@ -264,16 +259,12 @@ impl Desk {
             headless: message.headless,
             output_schema: message.output_schema,
             run: Some(run),
-            given_up: given_up.clone(),
             ..StartRun::default()
         };
         let started = self.shell.hub.start_in_turn(self.access(), request).inspect_err(|_| {
             // Nobody was told.
             self.shell.notes.with(session, |note| note.mode = mode_before);
         })?;
-        if let Started::InTurn(_) = &started {
-            self.shell.notes.with(session, |note| note.waiting.push((run, given_up)));
-        }
         let told = held.ack(ack, &sent_ack(session.id(), Some(run))).await;
         drop(held);
         if let Started::InTurn(begins) = started {
@@ -290,11 +281,9 @@ impl Desk {
 
     /// A run that was acknowledged waits for the one before it. If it never begins, that is said.
     fn wait_for_turn(&self, session: &Arc<Session>, run: RunId, begins: oneshot::Receiver<Result<(Arc<Session>, RunId), StartError>>) {
-        let (shell, session, outlet) = (self.shell.clone(), session.clone(), self.outlet.clone());
+        let (session, outlet) = (session.clone(), self.outlet.clone());
         self.shell.tasks.spawn(async move {
-            let begun = begins.await;
-            shell.notes.with(&session, |note| note.waiting.retain(|(waiting, _)| *waiting != run));
-            let _ = match begun {
+            let _ = match begins.await {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(error)) => {
                     let mut event = Refusal::from(error).event(Some(session.id()));
@@ -322,17 +311,10 @@ impl Desk {
         message: &str,
     ) -> Result<Result<(), Gone>, Refusal> {
         let named = given.get("tool_call_id").or_else(|| given.get("prompt_id")).and_then(Value::as_str);
-        let (pending, settled) = projection.with(|writer, _| {
-            let pending = writer.pending_questions();
-            let settled = named.and_then(|call| writer.settled_ask(call)).cloned();
-            (pending, settled)
+        let (found, settled) = projection.with(|writer, _| match named {
+            Some(call) => (writer.question_in(call), writer.settled_ask(call).cloned()),
+            None => (writer.only_question(), None),
         });
-        let found = match named {
-            Some(call) => pending.into_iter().find(|question| *question.tool_call_id == *call),
-            // Only one can be meant.
-            None if pending.len() == 1 => pending.into_iter().next(),
-            None => None,
-        };
         let ask = match (found, settled) {
             (Some(pending), _) => Arc::new(pending.ask),
             // Too late; the session knows who was first. Or not, where nothing shows that the agent took that answer.

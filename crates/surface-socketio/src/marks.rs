@@ -69,7 +69,10 @@ pub(crate) fn environment(request: &Members<'_>) -> Result<Option<Environment>, 
     let wrong = || invalid("env", "Input should be an object of strings");
     match request.value("env").map_err(|_| wrong())? {
         None => Ok(None),
-        Some(value) => command::environment(&value).map(Some).ok_or_else(wrong),
+        Some(value) => {
+            let checked = command::environment(&value).ok_or_else(wrong)?;
+            checked.map(Some).map_err(|error| invalid("env", &error.to_string()))
+        }
     }
 }
 

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use interline_hub::{Environment, Session};
-use interline_model::{RunId, Text};
-use tokio_util::sync::CancellationToken;
+use interline_model::Text;
 
 use crate::projection::Mode;
 
@@ -50,8 +49,6 @@ pub(crate) struct Note {
     /// Files by their path.
     pub(crate) files: BTreeMap<String, File>,
     pub(crate) pinned: bool,
-    /// Runs that were acknowledged and wait for their turn.
-    pub(crate) waiting: Vec<(RunId, CancellationToken)>,
 }
 
 /// An uploaded file.

@@ -4,8 +4,8 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use interline_hub::{ActionError, AnswerError, Denied, StartError};
-use interline_model::SessionId;
+use interline_hub::{ActionError, AnswerError, Denied, EnvironmentError, StartError};
+use interline_model::{AskOutcome, SessionId};
 use serde_json::{Value, json};
 
 use crate::ChoiceError;
@@ -28,6 +28,9 @@ pub(crate) enum Refusal {
     NotPending,
     #[error("This question was already answered{}", by.as_ref().map(|by| format!(" from {by}")).unwrap_or_default())]
     AlreadyResolved { outcome: String, by: Option<String> },
+    /// Its run was told to stop, or is over.
+    #[error("This question is void: its run was stopped or is over")]
+    Void,
     /// The input that the answer changed is what a policy denies.
     #[error("The policy {rule} denies the changed input of this answer")]
     Forbidden { rule: String },
@@ -58,7 +61,7 @@ impl Refusal {
             Self::AccessDenied => "access_denied",
             Self::Busy => "chat_active",
             Self::NotPending => "not_pending",
-            Self::AlreadyResolved { .. } => "already_resolved",
+            Self::AlreadyResolved { .. } | Self::Void => "already_resolved",
             Self::Forbidden { .. } => "forbidden",
             Self::TooLarge { .. } => "message_too_large",
             Self::TooMany | Self::TooManySubscriptions(_) => "too_many",
@@ -71,6 +74,7 @@ impl Refusal {
     fn detail(&self) -> Value {
         match self {
             Self::AlreadyResolved { outcome, by } => json!({"outcome": outcome, "answered_from": by}),
+            Self::Void => json!({"outcome": "void", "answered_from": null}),
             Self::Forbidden { rule } => json!({"rule": rule}),
             _ => Value::Null,
         }
@@ -101,6 +105,12 @@ impl From<StartError> for Refusal {
     }
 }
 
+impl From<EnvironmentError> for Refusal {
+    fn from(error: EnvironmentError) -> Self {
+        Self::Invalid(format!("`runtime_env`: {error}"))
+    }
+}
+
 impl From<ActionError> for Refusal {
     fn from(error: ActionError) -> Self {
         match error {
@@ -116,6 +126,7 @@ impl From<AnswerError> for Refusal {
         match error {
             AnswerError::NotFound => Self::NotPending,
             AnswerError::Forbidden { rule } => Self::Forbidden { rule: rule.to_string() },
+            AnswerError::Settled { outcome: AskOutcome::Void, .. } => Self::Void,
             AnswerError::Settled { outcome, by } => {
                 Self::AlreadyResolved { outcome: format!("{outcome:?}").to_ascii_lowercase(), by: by.map(|by| by.surface.to_string()) }
             }
@@ -211,7 +222,7 @@ impl IntoResponse for Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use interline_model::{Actor, AskOutcome, Principal, Text};
+    use interline_model::{Actor, Principal, Text};
 
     #[test]
     fn the_loser_is_told_who_won() {

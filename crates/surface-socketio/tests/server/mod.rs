@@ -65,6 +65,8 @@ impl Script {
     async fn play(&self, input: RunInput, mut port: RunPort) -> Result<(), LinkError> {
         let script = input.text();
         self.inputs.lock().unwrap().push(input);
+        // It hears a wish to stop, and works on.
+        let deaf = script.lines().any(|line| line == "deaf");
         for line in script.lines() {
             if line == "refuse" {
                 return Err(LinkError::Refused { kind: FailureKind::EngineNotReady, message: "nobody is there".into() });
@@ -81,11 +83,12 @@ impl Script {
             if line != "gate" {
                 let _ = port.deliver(line.to_owned().into());
             }
-            if line == "gate" || line.starts_with("ask ") {
+            while line == "gate" || line.starts_with("ask ") {
                 let over = port.over().clone();
                 tokio::select! {
                     permit = self.gate.acquire(), if line == "gate" => permit.unwrap().forget(),
                     command = port.command() => match command {
+                        Command::Stop if deaf => continue,
                         Command::Stop => {
                             let _ = port.deliver("interrupted".into());
                             return Ok(());
@@ -95,6 +98,7 @@ impl Script {
                     },
                     () = over.cancelled() => return Ok(()),
                 }
+                break;
             }
         }
         Ok(())
@@ -207,10 +211,15 @@ impl Server {
     }
 
     async fn with(gate: Gate, config: Config) -> Self {
+        Self::conducted(gate, config, Conduct::default()).await
+    }
+
+    /// Its only cell conducts itself like this.
+    pub(crate) async fn conducted(gate: Gate, config: Config, conduct: Conduct) -> Self {
         let script = Arc::new(Script { gate: Semaphore::new(0), inputs: Mutex::default(), answers: Mutex::default() });
         let upstream: Arc<dyn Upstream> = Arc::new(Scripted(script.clone()));
         let models = Models { default: Some("house".into()), map: [("gpt-4o".to_owned(), "real".to_owned())].into() };
-        let routes = Routes::new(vec![Route { cell: CellName::from("default"), upstream, models, conduct: Conduct::default() }]);
+        let routes = Routes::new(vec![Route { cell: CellName::from("default"), upstream, models, conduct }]);
         let hub = Arc::new(Hub::new(gate, routes, RunConfig::default(), AskConfig::default(), Arc::new(Memory::default())));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
