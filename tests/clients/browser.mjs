@@ -92,8 +92,10 @@ async function follow(page, args, side) {
       await page.click(`#stop${side}`);
       stopped = true;
     }
-    if (args.look && (await page.$(OPEN)) !== null) looks.push(await look(page));
-    if (args.answer !== "none") await answer(page, args);
+    const seen = args.look ? await look(page) : null;
+    if (seen !== null) looks.push(seen);
+    // Nothing is answered that was not looked at.
+    if (args.answer !== "none" && (!args.look || seen !== null)) await answer(page, args);
     await page.waitForTimeout(POLL_MS);
   }
   if (!stopped) throw new Error("the run ended before there was a text to stop at");
@@ -136,10 +138,14 @@ async function anyText(page) {
   return texts.some((text) => text.trim() !== "");
 }
 
-/** What both columns say of their tools and of themselves once both wait; the events of one may still be on their way to the other. */
+/**
+ * What both columns say of their tools and of themselves once both wait; null if nothing is asked. The events of one may still be on their
+ * way to the other.
+ */
 async function look(page) {
   const until = Date.now() + 5000;
   for (;;) {
+    if ((await page.$(OPEN)) === null) return null;
     const [waiting, texts] = await page.evaluate((columns) => {
       const all = (column, what) => [...document.querySelectorAll(`#${column} ${what}`)];
       const texts = columns.map((column) => all(column, ":is(.state, .tool summary, .card)").map((each) => each.textContent));
