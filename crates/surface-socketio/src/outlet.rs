@@ -1,7 +1,7 @@
 //! The way out to one socket: everything in order, nothing lost when the client is slow, and always room for the heartbeat.
 //!
-//! socketioxide has no `send().await`: a full buffer is an error, and the heartbeat that finds it full ends the connection
-//! (dependencies.md §1.4, guards 1 and 3). So a sender first counts the free places, leaves some of them free, and otherwise waits.
+//! socketioxide has no `send().await`: a full buffer is an error (dependencies.md §1.4, guards 1 and 3). So a sender first counts the free
+//! places, leaves some of them free for what the library sends itself, and otherwise waits.
 
 use std::cell::Cell;
 use std::sync::Arc;

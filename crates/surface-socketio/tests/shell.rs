@@ -430,7 +430,9 @@ async fn a_slow_client_misses_nothing_and_keeps_its_heartbeat() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     let mut packets = Vec::new();
     while packets.last().is_none_or(|packet: &String| !packet.starts_with("42[\"chat:end\"")) {
-        packets.push(slow.packet().await);
+        let packet = slow.packet().await;
+        assert_ne!(packet, "closed", "after {} packets", packets.len());
+        packets.push(packet);
         if packets.len() % 100 == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

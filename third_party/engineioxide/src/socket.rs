@@ -384,8 +384,10 @@ where
             #[cfg(feature = "tracing")]
             tracing::trace!(sid = ?self.id, "emitting ping");
 
-            self.internal_tx
-                .try_send(smallvec![Packet::Ping])
+            // A full buffer is no dead client: there is room again once it has read.
+            tokio::time::timeout(timeout, self.internal_tx.send(smallvec![Packet::Ping]))
+                .await
+                .map_err(|_| Error::HeartbeatTimeout)?
                 .map_err(|_| Error::HeartbeatTimeout)?;
 
             #[cfg(feature = "tracing")]
@@ -421,8 +423,9 @@ where
 
             #[cfg(feature = "tracing")]
             tracing::trace!(sid = ?self.id, "ping received, sending pong");
-            self.internal_tx
-                .try_send(smallvec![Packet::Pong])
+            tokio::time::timeout(timeout, self.internal_tx.send(smallvec![Packet::Pong]))
+                .await
+                .map_err(|_| Error::HeartbeatTimeout)?
                 .map_err(|_| Error::HeartbeatTimeout)?;
         }
     }
