@@ -110,7 +110,8 @@ async fn acknowledged(socket: &Socket<'_>, packet: &str) -> bool {
     }
     for _ in 0..4 {
         let Some(packets) = socket.poll().await else { return false };
-        if let Some(ack) = packets.iter().find_map(|packet| packet.strip_prefix("431")) {
+        // Digits at the packet's beginning belong to the number that is acknowledged: then it is another's.
+        if let Some(ack) = packets.iter().find_map(|packet| packet.strip_prefix("431").filter(|ack| ack.starts_with('['))) {
             let ack: Vec<Value> = serde_json::from_str(ack).expect("an acknowledgement");
             assert!(ack.first().is_some_and(|ack| ack["ok"].is_boolean() && ack["status"].is_string()), "{ack:?}");
             return true;
