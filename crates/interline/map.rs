@@ -264,6 +264,7 @@ fn accepted(number: u128, input: Vec<Part>) -> Body {
         model: Text::from_static("default"),
         input,
         by: client(),
+        actor: None,
         headless: false,
         output_schema: None,
     })))

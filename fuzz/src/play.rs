@@ -67,6 +67,7 @@ impl Run {
             model: Text::from_static("default"),
             input: vec![Part::Text(Text::from_static("hi"))],
             by: actor(),
+            actor: None,
             headless: script.option(HEADLESS),
             output_schema: None,
         };

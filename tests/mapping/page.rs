@@ -29,6 +29,7 @@ pub(crate) fn facts() -> Vec<Fact> {
         model: Text::from_static("m"),
         input: vec![Part::Text(Text::from_static("hi"))],
         by: by.clone(),
+        actor: None,
         headless: false,
         output_schema: None,
     };

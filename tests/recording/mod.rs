@@ -244,6 +244,7 @@ fn accepted(number: u128, input: Vec<Part>, headless: bool) -> Body {
         model: Text::from_static("default"),
         input,
         by: client(),
+        actor: None,
         headless,
         output_schema: None,
     })))

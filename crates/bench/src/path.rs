@@ -27,6 +27,7 @@ impl<W: Writer> Path<W> {
             model: Text::from_static("default"),
             input: Vec::new(),
             by: Actor { principal: Principal::from("anonymous"), surface: Text::from_static("sse") },
+            actor: None,
             headless: false,
             output_schema: None,
         }))));

@@ -18,7 +18,7 @@ use crate::conduct::OnBusy;
 use crate::driver;
 use crate::origin::Origins;
 use crate::route::{Route, Routes};
-use crate::session::{NewRun, Session, Timers, now};
+use crate::session::{Session, Timers, now};
 use crate::telemetry::Telemetry;
 use crate::upstream::{RunInput, SessionSeed};
 use crate::{AskConfig, RunConfig, Settings};
@@ -421,6 +421,7 @@ impl Hub {
             model: route.shown_model(request.model.as_deref()),
             input: request.input.clone(),
             by,
+            actor: request.actor,
             headless: request.headless,
             output_schema: request.output_schema,
         };
@@ -430,7 +431,7 @@ impl Hub {
             RunInput { run, model, input: request.input, system_prompt: request.system_prompt, credential: access.credential().clone() };
         // Known before it begins, so that whoever reads its first event can ask for it at once.
         self.registry().runs.insert(run, session.clone());
-        let port = match session.begin(NewRun { accepted, actor: request.actor }) {
+        let port = match session.begin(accepted) {
             Ok(port) => port,
             Err(active) => {
                 self.registry().runs.remove(&run);

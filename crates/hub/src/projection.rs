@@ -240,6 +240,7 @@ mod tests {
             model: Text::from_static("m"),
             input: Vec::new(),
             by,
+            actor: None,
             headless: false,
             output_schema: None,
         };

@@ -89,11 +89,6 @@ struct Run {
     bytes: usize,
 }
 
-pub(crate) struct NewRun {
-    pub(crate) accepted: RunAccepted,
-    pub(crate) actor: Option<Text>,
-}
-
 impl Session {
     #[expect(clippy::too_many_arguments, reason = "called in one place, by the hub")]
     pub(crate) fn new(
@@ -299,12 +294,11 @@ impl Session {
     }
 
     /// Begins a run, unless one goes on: then its id.
-    pub(crate) fn begin(self: &Arc<Self>, new: NewRun) -> Result<RunPort, RunId> {
+    pub(crate) fn begin(self: &Arc<Self>, accepted: RunAccepted) -> Result<RunPort, RunId> {
         let mut state = self.state();
         if let Some(run) = state.active() {
             return Err(run.info.run);
         }
-        let NewRun { accepted, actor } = new;
         let run = accepted.run;
         let (sender, commands) = mpsc::unbounded_channel();
         let over = CancellationToken::new();
@@ -313,7 +307,7 @@ impl Session {
             run,
             model: accepted.model.clone(),
             by: accepted.by.clone(),
-            actor,
+            actor: accepted.actor.clone(),
             status: RunStatus::Running,
             started_at,
             ended_at: None,

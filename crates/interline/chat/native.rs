@@ -102,6 +102,7 @@ impl Run {
             input: vec![Part::Text(Text::from(prompt))],
             by: me.clone(),
             headless: false,
+            actor: None,
             output_schema: None,
         };
         self.fact(Fact::RunAccepted(Box::new(accepted)), wire);

@@ -82,6 +82,11 @@ pub enum Fact {
         /// Who.
         by: Actor,
     },
+    /// The upstream took the run. Under this handle its link finds it again, also in another process.
+    Attached {
+        /// The link's own words. Never holds a secret.
+        handle: Json,
+    },
     /// The upstream connection broke and is being restored.
     LinkLost,
     /// The upstream connection is back, lined up with the log.
@@ -109,6 +114,7 @@ impl Fact {
             Self::AskUnconfirmed { .. } => "fact/ask_unconfirmed",
             Self::Noticed { .. } => "fact/noticed",
             Self::StopRequested { .. } => "fact/stop_requested",
+            Self::Attached { .. } => "fact/attached",
             Self::LinkLost => "fact/link_lost",
             Self::LinkBack => "fact/link_back",
             Self::EndForced(_) => "fact/end_forced",
@@ -131,6 +137,8 @@ pub struct RunAccepted {
     pub input: Vec<Part>,
     /// Who started it, from which surface.
     pub by: Actor,
+    /// The label of the end user, where the client gave one.
+    pub actor: Option<Text>,
     /// One-shot run without people (socketio.md §4.8).
     pub headless: bool,
     /// The JSON Schema that a one-shot run's result was asked to have, an object.

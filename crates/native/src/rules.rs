@@ -326,7 +326,12 @@ pub fn fact_means(fact: &Fact) -> &'static [Means] {
         Fact::EndForced(_) => FORCED,
         Fact::Titled { .. } => const { &[any(EventKind::SessionChanged, SESSION_SAYS, "if the title is not empty")] },
         Fact::AskUnconfirmed { .. } | Fact::Noticed { .. } => const { &[any(EventKind::Notice, INTERLINE_NOTICES, "always")] },
-        Fact::AskDecided { .. } | Fact::StopRequested { .. } | Fact::Compacted | Fact::LinkLost | Fact::LinkBack => &[],
+        Fact::AskDecided { .. }
+        | Fact::StopRequested { .. }
+        | Fact::Compacted
+        | Fact::Attached { .. }
+        | Fact::LinkLost
+        | Fact::LinkBack => &[],
     }
 }
 

@@ -300,7 +300,7 @@ mod tests {
             let by = Actor { principal: Principal::from("p"), surface: Text::from_static("native") };
             let (run, session) = (RunId::from_u128(run), SessionId::from("s"));
             let model = Text::from_static("m");
-            let accepted = RunAccepted { run, session, model, input: Vec::new(), by, headless: false, output_schema: None };
+            let accepted = RunAccepted { run, session, model, input: Vec::new(), by, actor: None, headless: false, output_schema: None };
             self.record(1_000, Body::Fact(Fact::RunAccepted(Box::new(accepted))), Vec::new());
         }
 

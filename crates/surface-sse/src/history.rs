@@ -186,6 +186,7 @@ mod tests {
             model: "m".into(),
             input: vec![Part::Text("hi \"you\"".into()), Part::File { name: "a.txt".into(), data: "QUJD".into() }],
             by: Actor { principal: Principal::from("p"), surface: "sse".into() },
+            actor: None,
             headless: false,
             output_schema: None,
         };

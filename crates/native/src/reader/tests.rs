@@ -23,6 +23,7 @@ fn accepted() -> Fact {
         model: Text::from_static("default"),
         input: Vec::new(),
         by: actor(),
+        actor: None,
         headless: false,
         output_schema: None,
     }))

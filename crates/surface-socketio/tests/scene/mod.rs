@@ -151,7 +151,8 @@ impl Scene {
 
     pub(crate) fn start_with(&mut self, run: u128, input: Vec<Part>, headless: bool, output_schema: Option<Json>) {
         let (run, session, model) = (RunId::from_u128(run << 100), SessionId::from("sess_1"), Text::from_static("example-model"));
-        let accepted = RunAccepted { run, session: session.clone(), model: model.clone(), input, by: actor(), headless, output_schema };
+        let accepted =
+            RunAccepted { run, session: session.clone(), model: model.clone(), input, by: actor(), actor: None, headless, output_schema };
         self.record(Body::Fact(Fact::RunAccepted(Box::new(accepted))), vec![root(What::RunStarted { run, session, model })]);
     }
 

@@ -324,6 +324,7 @@ pub(crate) fn accepted() -> Body {
         model: "m".into(),
         input: Vec::new(),
         by: Actor { principal: Principal::from("p"), surface: "sse".into() },
+        actor: None,
         headless: false,
         output_schema: None,
     })))
