@@ -305,6 +305,12 @@ async fn elicitations(Shared(state): Shared<Arc<State>>, headers: HeaderMap, Pat
 async fn stream(Shared(state): Shared<Arc<State>>, Path(id): Path<String>, request: Request) -> Result<Response, Refusal> {
     let query = Query::<HashMap<String, String>>::try_from_uri(request.uri()).map(|query| query.0).unwrap_or_default();
     let ledger = admit(&state, &id, &query, request.headers())?;
+    if ledger.vanished.load(Ordering::SeqCst) {
+        let since = query.get("since_seq").and_then(|seq| since(seq)).unwrap_or(0);
+        let source = ledger.vanished_stream(since);
+        let limits = Limits::new(&state.options, Some(INBOUND_LIMIT));
+        return Ok(websocket::upgrade(state, Plane::Cloud, request, limits, source, || (), |_: &str, _: &Replies| {}));
+    }
     let cursor = match query.get("since_seq").and_then(|seq| since(seq)) {
         Some(seq) => Cursor::After(seq),
         // §3.3: the document says live only, today's servers send everything.

@@ -55,7 +55,7 @@ pub(crate) async fn perform(stage: &Stage, plan: &Plan) -> Outcome {
         Plan::Refuse(message) => fail(stage, message).await,
         Plan::Fault(fault) => return misbehave(stage, fault).await,
         // The others are performed elsewhere.
-        Plan::Play(_) | Plan::Script(_) | Plan::Scene(_) => {}
+        Plan::Play(_) | Plan::Script(_) | Plan::Scene(_) | Plan::Tally(_) => {}
     }
     Outcome::Over
 }

@@ -8,7 +8,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -83,6 +83,8 @@ pub(crate) struct Ledger {
     pub(crate) resumed: Notify,
     pub(crate) settings: Settings,
     pub(crate) inbox: Inbox,
+    /// Nobody gets a stream of it any more.
+    pub(crate) vanished: AtomicBool,
     observed: bool,
     /// The sequence of the stream: this session's own, or the one of the whole cloud.
     sequence: Arc<AtomicU64>,
@@ -96,6 +98,8 @@ struct Inner {
     entries: VecDeque<(u64, Delivery)>,
     /// How many entries are gone: the position of the first one left.
     gone: u64,
+    /// Before this position, and up to this sequence, nothing can be had any more by who comes now.
+    forgotten: Option<(u64, u64)>,
     state: SessionState,
     result: Option<Utf8Bytes>,
     touched: Instant,
@@ -104,6 +108,11 @@ struct Inner {
 }
 
 impl Inner {
+    /// The position of the first entry that can be had.
+    fn first_position(&self) -> u64 {
+        self.forgotten.map_or(self.gone, |(position, _)| self.gone.max(position))
+    }
+
     /// Forgets the oldest entries, but none that an attached socket has yet to get.
     fn trim(&mut self, retained: usize) {
         if self.entries.len() <= retained {
@@ -149,12 +158,14 @@ impl Ledger {
             resumed: Notify::new(),
             settings: Settings::default(),
             inbox: Inbox::default(),
+            vanished: AtomicBool::new(false),
             observed,
             sequence,
             retained: retained.max(1),
             inner: Mutex::new(Inner {
                 entries: VecDeque::new(),
                 gone: 0,
+                forgotten: None,
                 state,
                 result: None,
                 touched: Instant::now(),
@@ -204,6 +215,14 @@ impl Ledger {
         self.version.send_modify(|version| *version += 1);
     }
 
+    /// Cuts whoever is attached, and forgets everything so far and so many frames that nobody got.
+    pub(crate) fn forget(&self, lost: u64) {
+        self.push(Delivery::Drop);
+        let mut inner = locked(&self.inner);
+        let sequence = self.sequence.fetch_add(lost, Ordering::SeqCst) + lost;
+        inner.forgotten = Some((inner.gone + inner.entries.len() as u64, sequence));
+    }
+
     pub(crate) fn state(&self) -> SessionState {
         locked(&self.inner).state
     }
@@ -233,12 +252,12 @@ impl Ledger {
         inner.trim(self.retained);
         let end = inner.gone + inner.entries.len() as u64;
         let (next, desynced) = match *cursor {
-            Cursor::All => (inner.gone, None),
+            Cursor::All => (inner.first_position(), None),
             Cursor::Live => (end, None),
             Cursor::After(since) => {
                 let first = self.first_retained(&inner);
                 let missed = inner.entries.partition_point(|(sequence, _)| *sequence <= since) as u64;
-                (inner.gone + missed, (since.saturating_add(1) < first).then_some((since, first)))
+                ((inner.gone + missed).max(inner.first_position()), (since.saturating_add(1) < first).then_some((since, first)))
             }
         };
         let next = Arc::new(AtomicU64::new(next));
@@ -248,13 +267,21 @@ impl Ledger {
         LedgerStream { ledger: Arc::clone(self), changed, next, joined: end, desynced, closing: false, fresh: true }
     }
 
+    /// The stream of a session that has none any more: the notice of it, then the close.
+    pub(crate) fn vanished_stream(self: &Arc<Self>, since: u64) -> LedgerStream {
+        let mut stream = self.stream(&Cursor::Live);
+        stream.desynced = Some((since, self.newest().saturating_add(1)));
+        stream
+    }
+
     fn first_retained(&self, inner: &Inner) -> u64 {
-        if self.observed {
+        let first = if self.observed {
             // The whole cloud shares one stream, so one session's frames push out another's.
             self.sequence.load(Ordering::SeqCst).saturating_sub(self.retained as u64) + 1
         } else {
             inner.entries.front().map_or(1, |(sequence, _)| *sequence)
-        }
+        };
+        inner.forgotten.map_or(first, |(_, sequence)| first.max(sequence.saturating_add(1)))
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) enum Plan {
     Scene(Scene),
     /// `flood N`: N short text frames at full speed.
     Flood(u64),
+    /// `tally NAME N …`: N numbered pieces.
+    Tally(Tally),
     /// Anything else: the scripted agent.
     Script(Scenes),
     /// A run that fails at once with this message.
@@ -28,6 +30,24 @@ pub(crate) struct Play {
     pub(crate) run: Option<u64>,
     /// The pause before each frame, instead of the usual.
     pub(crate) gap: Option<Duration>,
+}
+
+/// A run whose pieces are numbered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// What its pieces call it.
+    pub(crate) name: String,
+    pub(crate) pieces: u64,
+    /// The time between two pieces, whatever the pace.
+    pub(crate) gap: Duration,
+    /// Every so many-th piece is the result of a tool; 0 is none.
+    pub(crate) tools: u64,
+    /// More bytes in each piece.
+    pub(crate) size: usize,
+    /// Before this piece the connection is cut, and soon everything said is forgotten.
+    pub(crate) forget: Option<u64>,
+    /// From this piece on there is no stream of it any more.
+    pub(crate) vanish: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +154,9 @@ pub const SCENES: &str = "permission, questions, form, link, asks N, subagent, o
 /// How long `scene settings` listens, if it is not said.
 const LISTENS_MS: u64 = 500;
 
+/// The most that is added to a piece of a tally.
+const LARGEST_PIECE: usize = 1024 * 1024;
+
 /// The most asks at once.
 const MOST_ASKS: u64 = 50;
 
@@ -154,6 +177,10 @@ fn command(line: &str) -> Option<Plan> {
         "fault" => Some(fault(words)),
         "scene" => Some(scene(words)),
         "flood" => Some(Plan::Flood(words.next()?.parse().ok()?)),
+        "tally" => {
+            let (name, pieces) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+            Some(tally(Tally { name, pieces, ..Tally::default() }, words))
+        }
         _ => None,
     }
 }
@@ -171,6 +198,21 @@ fn play<'a>(mut words: impl Iterator<Item = &'a str>) -> Plan {
         }
     }
     Plan::Play(play)
+}
+
+fn tally<'a>(mut tally: Tally, words: impl Iterator<Item = &'a str>) -> Plan {
+    for word in words {
+        let number = |value: &str| value.parse::<u64>().ok();
+        match word.split_once('=').and_then(|(name, value)| Some((name, number(value)?))) {
+            Some(("gap", ms)) => tally.gap = Duration::from_millis(ms),
+            Some(("tools", every)) => tally.tools = every,
+            Some(("size", bytes)) => tally.size = usize::try_from(bytes).unwrap_or(LARGEST_PIECE).min(LARGEST_PIECE),
+            Some(("forget", piece)) => tally.forget = Some(piece),
+            Some(("vanish", piece)) => tally.vanish = Some(piece),
+            _ => return Plan::Refuse(format!("unknown tally option {word:?}: there are gap=MS, tools=K, size=B, forget=M, vanish=M")),
+        }
+    }
+    Plan::Tally(tally)
 }
 
 fn fault<'a>(mut words: impl Iterator<Item = &'a str>) -> Plan {
@@ -260,6 +302,16 @@ mod tests {
             Plan::Play(Play { name: "a".into(), auto: true, run: Some(2), gap: Some(Duration::from_millis(5)) })
         );
         assert!(matches!(Plan::of("play a loudly"), Plan::Refuse(_)));
+    }
+
+    #[test]
+    fn tallies_with_their_options() {
+        let tally = Tally { name: "r7".into(), pieces: 30, ..Tally::default() };
+        assert_eq!(Plan::of("tally r7 30"), Plan::Tally(tally.clone()));
+        let gap = Duration::from_millis(4);
+        assert_eq!(Plan::of("tally r7 30 gap=4 tools=5 forget=9"), Plan::Tally(Tally { gap, tools: 5, forget: Some(9), ..tally }));
+        assert!(matches!(Plan::of("tally r7 30 loudly=3"), Plan::Refuse(_)));
+        assert!(matches!(Plan::of("tally the votes"), Plan::Script(_)));
     }
 
     #[test]

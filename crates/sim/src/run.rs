@@ -12,6 +12,7 @@ use crate::{
     prompt::{Fault, Plan},
     scenes, script,
     stage::{Host, Stage},
+    tally,
     transcript::End,
 };
 
@@ -73,6 +74,7 @@ async fn until_over(stage: &Stage, plan: Plan) {
                 match &plan {
                     Plan::Script(scenes) => script::perform(stage, *scenes).await,
                     Plan::Scene(scene) => scenes::perform(stage, *scene).await,
+                    Plan::Tally(tally) => tally::perform(stage, tally).await,
                     plan => faults::perform(stage, plan).await,
                 }
             };

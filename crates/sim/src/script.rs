@@ -92,13 +92,20 @@ impl<'a> Actor<'a> {
         self.note(text);
     }
 
+    /// Text in one frame, without a pause.
+    pub(crate) async fn say_whole(&mut self, text: &str) {
+        self.raw(text).await;
+        self.note(text);
+    }
+
     /// Text as one frame.
     async fn raw(&self, text: &str) {
         self.stage.spoke(1);
         self.stage.send(frames::text(self.stage.session(), text)).await;
     }
 
-    fn note(&mut self, text: &str) {
+    /// What was said belongs to the answer, whoever has heard it.
+    pub(crate) fn note(&mut self, text: &str) {
         self.said.push_str(text);
         if let Some(Value::Object(block)) = self.content.last_mut()
             && let Some(Value::String(open)) = block.get_mut("text")

@@ -4,7 +4,8 @@ mod support;
 
 use std::time::Duration;
 
-use interline_sim::{Options, Pace, Simulator, Voice, bad_frames_text, counted_text, flood_text};
+use http::Method;
+use interline_sim::{Options, Pace, Simulator, Voice, bad_frames_text, counted_text, flood_text, tally_text};
 use serde_json::Value;
 use support::{Ending, count, documented, fast, observed, start, text, values};
 use tokio::{net::TcpListener, time::Instant};
@@ -161,4 +162,62 @@ async fn shutdown_ends_sockets_and_runs_at_once() {
     tokio::time::timeout(Duration::from_secs(1), serving).await.unwrap().unwrap();
     drop(idle);
     assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+fn tallied(pieces: std::ops::Range<u64>) -> String {
+    pieces.map(|n| tally_text("r", n)).collect()
+}
+
+/// The pieces of a run, in its text and in its tools' results.
+fn pieces(frames: &[Value]) -> String {
+    let piece = |frame: &Value| match frame["type"].as_str() {
+        Some("streamlined_text") => frame["text"].as_str().filter(|text| text.starts_with('«')).map(str::to_owned),
+        Some("tool_use_summary") => frame["summary"].as_str().map(str::to_owned),
+        _ => None,
+    };
+    frames.iter().filter_map(piece).collect()
+}
+
+#[tokio::test]
+async fn a_tally_numbers_its_text_and_its_tools() {
+    for server in [documented().await, observed().await] {
+        let frames = server.stream(&server.agent("tally r 12 tools=5").await, "").await.until_result().await;
+        assert_eq!(pieces(&frames), tallied(0..12));
+        assert_eq!(count(&frames, "tool_use_summary"), 2);
+        assert!(!frames[0].to_string().contains("«r:0»"), "the first frame counts nothing");
+        let session = server.bridge_session().await;
+        server.message(&session, "tally r 12 tools=5 gap=1").await;
+        let (messages, _) = server.bridge_socket(&session, "").await.unwrap().rest().await;
+        assert_eq!(pieces(&values(&messages)), tallied(0..12));
+    }
+}
+
+#[tokio::test]
+async fn a_cursor_before_what_was_forgotten_is_desynced() {
+    let server = documented().await;
+    let session = server.chat("tally r 12 forget=6").await;
+    let (messages, end) = server.stream(&session, "").await.rest().await;
+    assert_eq!((pieces(&values(&messages)), end), (tallied(0..6), Ending::Cut));
+    let cursor = format!("&since_seq={}", messages.len());
+    let (notice, end) = server.stream(&session, &cursor).await.rest().await;
+    assert!(notice[0].contains("session_desynced"), "{notice:?}");
+    assert_eq!(end, Ending::Close(1000, "desynced".into()));
+}
+
+#[tokio::test]
+async fn a_run_whose_stream_has_vanished_has_a_result() {
+    let server = documented().await;
+    let session = server.chat("tally r 12 vanish=6").await;
+    let (messages, end) = server.stream(&session, "").await.rest().await;
+    assert_eq!((pieces(&values(&messages)), end), (tallied(0..6), Ending::Cut));
+    let path = format!("/v1/agent/sessions/{}/result", session.id);
+    let mut result = Value::Null;
+    for _ in 0..500 {
+        result = server.http(Method::GET, &path, Some("alice"), "").await.json();
+        if result["type"] == "result" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(result["result"], tallied(0..12));
 }

@@ -6,10 +6,13 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod client;
+pub mod faults;
 mod http;
+pub mod marks;
 mod oracle;
 mod program;
 mod schema;
+mod seed;
 mod transcripts;
 
 pub use client::{Client, Seen};
@@ -17,6 +20,7 @@ pub use http::{Answer, Stream, delete, get, post, request};
 pub use oracle::{Case, Surface, compare, grammar, judge};
 pub use program::{Program, Temp, eventually};
 pub use schema::{validate, validate_http, validate_socketio, validate_sse};
+pub use seed::Seed;
 pub use transcripts::{TRANSCRIPTS, transcript, transcript_path};
 
 use std::path::PathBuf;
