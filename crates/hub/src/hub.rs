@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use interline_journal::{Journal, LogKey};
+use interline_journal::{Birth, Durability, Journal, LogKey};
 use interline_model::{Actor, CellName, ForcedEnd, Json, Millis, Part, Principal, RunAccepted, RunId, SessionId, Text};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -280,7 +280,10 @@ impl Hub {
             return Ok(session.clone());
         }
         let link = route.upstream.open(&SessionSeed { session: id.clone(), principal: principal.clone(), cell: cell.clone() });
-        let log = self.journal.open(&LogKey { principal: principal.clone(), session: id.clone() });
+        let key = LogKey { principal: principal.clone(), session: id.clone() };
+        let (title, model, labels) = (new.title.clone(), new.model.clone(), new.labels.clone());
+        let birth = Birth { cell: cell.clone(), created_at: now(), title, model, labels };
+        let log = self.journal.open(&key, &birth, Durability::Memory);
         let session = Arc::new(Session::new(
             id.clone(),
             principal,

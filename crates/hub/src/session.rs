@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use interline_journal::Log;
+use interline_journal::{Log, Mark};
 use interline_model::{
     Answer, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, FailureKind, ForcedEnd, Millis, NoticeLevel, Outcome, Principal,
     Reader, Record, RunAccepted, RunId, SessionId, Text, What, Writer,
@@ -179,7 +179,7 @@ impl Session {
         let projection = Arc::new(Projection::new(writer, self.watchers.clone()));
         let mut reader: Option<Box<dyn Reader>> = None;
         let mut events = Vec::new();
-        self.log.replay(0, &mut |record| {
+        let _ = self.log.replay(0, &mut |record| {
             self.read(&mut reader, record, &mut events);
             projection.feed(record, &events);
         });
@@ -202,7 +202,7 @@ impl Session {
         // A record is fed to the projections before it is appended, both under this lock.
         drop(self.state());
         let mut records = Vec::new();
-        self.log.replay(from, &mut |record| records.push(record.clone()));
+        let _ = self.log.replay(from, &mut |record| records.push(record.clone()));
         records
     }
 
@@ -242,7 +242,8 @@ impl Session {
             self.busy.send_replace(false);
         }
         state.events = events;
-        self.log.append(record);
+        // A log in memory takes everything.
+        let _ = self.log.append(record, Mark::Plain);
     }
 
     /// Keeps what the hub itself must know of an event.

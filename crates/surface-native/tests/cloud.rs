@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interline_hub::{Conduct, Gate, OnBusy, StartRun};
-use interline_journal::{Journal, Log, LogKey};
+use interline_journal::{Birth, Damaged, Durability, Health, Journal, JournalError, Log, LogKey, Mark, Stored, Unstored};
 use interline_model::{Answer, Part, Record, RunId, SessionId, Text};
 use interline_surface_native::Config;
 use interline_testkit::{delete, get, post, request, transcript};
@@ -608,21 +608,51 @@ async fn sockets_close_when_the_server_goes() {
 struct Forgetful;
 
 impl Journal for Forgetful {
-    fn open(&self, _: &LogKey) -> Arc<dyn Log> {
+    fn open(&self, _: &LogKey, _: &Birth, _: Durability) -> Arc<dyn Log> {
         Arc::new(Self)
     }
 
     fn remove(&self, _: &LogKey) {}
+
+    fn stored(&self) -> Result<Vec<Stored>, JournalError> {
+        Ok(Vec::new())
+    }
+
+    fn health(&self) -> Health {
+        Health::Well
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        0
+    }
+
+    fn flush(&self) -> Result<(), JournalError> {
+        Ok(())
+    }
 }
 
 impl Log for Forgetful {
-    fn append(&self, _: Record) {}
+    fn append(&self, _: Record, _: Mark) -> Result<(), Unstored> {
+        Ok(())
+    }
 
     fn len(&self) -> usize {
         0
     }
 
-    fn replay(&self, _: usize, _: &mut dyn FnMut(&Record)) {}
+    fn first(&self) -> usize {
+        0
+    }
+
+    fn replay(&self, _: usize, _: &mut dyn FnMut(&Record)) -> Result<(), Damaged> {
+        Ok(())
+    }
+
+    fn forget_before(&self, _: usize) {}
+
+    fn durability(&self) -> Durability {
+        Durability::Memory
+    }
 }
 
 #[tokio::test]

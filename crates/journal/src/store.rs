@@ -1,0 +1,237 @@
+//! What the writer asks of a store, and what redb makes of it.
+//!
+//! redb promises that a commit is on the disk when it returns, and that a file that was cut off in the middle of one opens as it was before
+//! it. It does not promise to notice bytes that changed later: it may panic on them. So each of our own values has a checksum, and every call
+//! into redb catches panics.
+
+mod open;
+mod tables;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use redb::{Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase};
+
+use crate::disk::Disk;
+use crate::error::JournalError;
+use crate::sync::{AtomicU64, Ordering, PoisonError, RwLock};
+
+pub(crate) use tables::{Loaded, LoadedSession, charge};
+
+/// Everything that one commit changes.
+#[derive(Default)]
+pub(crate) struct Round {
+    pub(crate) changes: Vec<Change>,
+}
+
+/// What one commit changes of one session.
+#[derive(Default)]
+pub(crate) struct Change {
+    /// The session's number in the store.
+    pub(crate) session: u64,
+    /// The whole session goes, and nothing else of this counts.
+    pub(crate) remove: bool,
+    /// Records from this number on, if there are any, come from a commit that failed, and go first.
+    pub(crate) cut: Option<u64>,
+    /// Its new row.
+    pub(crate) row: Option<Vec<u8>>,
+    /// New or changed runs, by their first record.
+    pub(crate) runs: Vec<(u64, Vec<u8>)>,
+    /// New batches, by their first record.
+    pub(crate) batches: Vec<(u64, Vec<u8>)>,
+    /// Records before this number go, and the runs that lie before it.
+    pub(crate) forget: Option<Forget>,
+}
+
+/// What is to be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forget {
+    /// The first record that stays.
+    pub(crate) before: u64,
+    /// Nothing stays: the last run goes, too.
+    pub(crate) all: bool,
+}
+
+/// Why the store did not do it.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// The disk, or the operating system.
+    Disk(String),
+    /// What is in the file.
+    Corrupt(String),
+}
+
+impl Fault {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Disk(text) | Self::Corrupt(text) => text,
+        }
+    }
+}
+
+impl<E: Into<redb::Error>> From<E> for Fault {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        let corrupt = match &error {
+            redb::Error::Corrupted(_) | redb::Error::LockPoisoned(_) => true,
+            redb::Error::Io(error) => matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),
+            redb::Error::PreviousIo | redb::Error::DatabaseClosed | redb::Error::DatabaseAlreadyOpen => false,
+            redb::Error::TableTypeMismatch { .. } | redb::Error::TableDoesNotExist(_) | redb::Error::TypeDefinitionChanged { .. } => true,
+            _ => false,
+        };
+        if corrupt { Self::Corrupt(error.to_string()) } else { Self::Disk(error.to_string()) }
+    }
+}
+
+/// Where batches and rows are kept.
+pub(crate) trait Store: Send + Sync + 'static {
+    /// Its name in messages.
+    fn path(&self) -> &Path;
+
+    /// Makes the changes, all or none, and returns once they are on the disk. Says how many bytes were freed.
+    fn commit(&self, round: &Round) -> Result<u64, Fault>;
+
+    /// The batches of a session that hold its records `from..to`, in order, as they are now.
+    fn batches(&self, session: u64, from: u64, to: u64) -> Result<Box<dyn Batches>, Fault>;
+
+    /// The rows of a session's runs.
+    fn runs(&self, session: u64) -> Result<Vec<(u64, Vec<u8>)>, Fault>;
+
+    /// Opens it again after a fault. If its content was at fault, everything is verified, and set aside if it is damaged.
+    fn reopen(&self, verify: bool) -> Result<(), JournalError>;
+
+    /// How often it was opened again.
+    fn reopened(&self) -> u64;
+
+    /// Whether the disk takes so many bytes.
+    fn probe(&self, bytes: u64) -> io::Result<()>;
+}
+
+/// Batches one after the other.
+pub(crate) trait Batches {
+    /// Puts the next value into `value`, and says the number of its first record.
+    fn next(&mut self, value: &mut Vec<u8>) -> Result<Option<u64>, Fault>;
+}
+
+/// A store in a redb file.
+pub(crate) struct RedbStore {
+    disk: Box<dyn Disk>,
+    /// Absent while the disk does not let it be opened again.
+    database: RwLock<Option<Database>>,
+    reopened: AtomicU64,
+}
+
+/// What was found when a store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) set_aside: Option<PathBuf>,
+    pub(crate) repaired: bool,
+}
+
+/// From this size on, commits also store where free pages are, with a second sync: so that a start after a kill need not read the whole
+/// file. Below it, reading the whole file takes less than a second.
+const QUICK_REPAIR_FROM: u64 = 512 * 1024 * 1024;
+
+/// Runs a call into redb. A file whose bytes changed can make it panic.
+fn guarded<T>(call: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(Fault::Corrupt(format!("the database gave up: {}", said.unwrap_or_default())))
+    })
+}
+
+impl RedbStore {
+    fn with<T>(&self, call: impl FnOnce(&Database) -> Result<T, Fault>) -> Result<T, Fault> {
+        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(database) = database.as_ref() else {
+            return Err(Fault::Disk("the file could not be opened again after a fault of the disk".to_owned()));
+        };
+        guarded(|| call(database))
+    }
+
+    fn reading(&self) -> Result<ReadTransaction, Fault> {
+        self.with(|database| Ok(database.begin_read()?))
+    }
+
+    /// The index as it is on the disk.
+    fn load(&self) -> Result<Loaded, Fault> {
+        let transaction = self.reading()?;
+        guarded(|| tables::load(&transaction))
+    }
+
+    fn open_again(&self, verify: bool) -> Result<Found, JournalError> {
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        // Whatever redb could not finish, the next opening repairs. What still reads is told that it is closed, and begins anew.
+        let _ = guarded(|| {
+            drop(database.take());
+            Ok(())
+        });
+        let opened = open::open(self.disk.as_ref(), verify);
+        self.reopened.fetch_add(1, Ordering::Relaxed);
+        let (opened, found) = opened?;
+        *database = Some(opened);
+        Ok(found)
+    }
+}
+
+impl Store for RedbStore {
+    fn path(&self) -> &Path {
+        self.disk.path()
+    }
+
+    fn commit(&self, round: &Round) -> Result<u64, Fault> {
+        self.with(|database| {
+            let mut transaction = database.begin_write()?;
+            transaction.set_durability(Durability::Immediate)?;
+            transaction.set_quick_repair(self.disk.len().unwrap_or(0) >= QUICK_REPAIR_FROM);
+            let freed = tables::apply(&transaction, round)?;
+            transaction.commit()?;
+            Ok(freed)
+        })
+    }
+
+    fn batches(&self, session: u64, from: u64, to: u64) -> Result<Box<dyn Batches>, Fault> {
+        let transaction = self.reading()?;
+        guarded(|| {
+            let table: ReadOnlyTable<(u64, u64), &[u8]> = transaction.open_table(tables::BATCHES)?;
+            let begin = table.range((session, 0)..=(session, from))?.next_back().transpose()?;
+            let begin = begin.map_or(from, |(key, _)| key.value().1);
+            let range = table.range((session, begin)..(session, to.max(begin)))?;
+            Ok(Box::new(RedbBatches { range, _transaction: transaction }) as Box<dyn Batches>)
+        })
+    }
+
+    fn runs(&self, session: u64) -> Result<Vec<(u64, Vec<u8>)>, Fault> {
+        let transaction = self.reading()?;
+        guarded(|| tables::runs(&transaction, session))
+    }
+
+    fn reopen(&self, verify: bool) -> Result<(), JournalError> {
+        self.open_again(verify).map(drop)
+    }
+
+    fn reopened(&self) -> u64 {
+        self.reopened.load(Ordering::Relaxed)
+    }
+
+    fn probe(&self, bytes: u64) -> io::Result<()> {
+        self.disk.probe(bytes)
+    }
+}
+
+struct RedbBatches {
+    range: redb::Range<'static, (u64, u64), &'static [u8]>,
+    _transaction: ReadTransaction,
+}
+
+impl Batches for RedbBatches {
+    fn next(&mut self, value: &mut Vec<u8>) -> Result<Option<u64>, Fault> {
+        guarded(|| {
+            let Some((key, stored)) = self.range.next().transpose()? else { return Ok(None) };
+            value.clear();
+            value.extend_from_slice(stored.value());
+            Ok(Some(key.value().1))
+        })
+    }
+}
