@@ -54,7 +54,7 @@ async fn healthy() -> Response {
 }
 
 async fn ready(State(admin): State<Arc<Admin>>) -> Response {
-    if admin.hub.is_draining() {
+    if admin.hub.closing().is_leaving() {
         return body(StatusCode::SERVICE_UNAVAILABLE, json!({"status": "draining"}).to_string());
     }
     let away = admin.unreachable().await;

@@ -8,11 +8,12 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
-use interline_hub::{Cors, Gate, Hub, Page, names_this_machine};
+use http::{HeaderValue, StatusCode, header};
+use interline_hub::{Closing, Cors, Farewell, Gate, Hub, Page, names_this_machine};
 use interline_journal::Memory;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::TraceLayer;
 use tracing::Span;
@@ -21,7 +22,7 @@ use crate::config::Checked;
 use crate::telemetry::Telemetry;
 use crate::{admin, contracts, server, surfaces};
 
-/// How long connections have to close after they were told to.
+/// How long a connection has to close after it was told to.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 /// What the program's own routes say to pages: they are read, and nothing else.
@@ -36,7 +37,11 @@ pub(crate) struct Deaf(String);
 pub(crate) struct App {
     hub: Arc<Hub>,
     address: SocketAddr,
+    /// `[server]`, as far as it says how to end.
+    ready_off: Duration,
     drain: Duration,
+    farewell: Farewell,
+    telemetry: Arc<Telemetry>,
     server: JoinHandle<()>,
 }
 
@@ -62,10 +67,12 @@ impl App {
         if is_open {
             router = router.layer(from_fn(only_this_machine));
         }
-        let router = layered(router, telemetry.clone());
-        let drain = Duration::from_millis(config.server.drain_ms);
-        let server = tokio::spawn(server::serve(listener, router, config.server, telemetry, hub.closing().clone()));
-        Ok(Self { hub, address, drain, server })
+        let router = layered(router.layer(from_fn_with_state(hub.closing().clone(), when_to_come_back)), telemetry.clone());
+        let (ready_off, drain) = (Duration::from_millis(config.server.ready_off_ms), Duration::from_millis(config.server.drain_ms));
+        let farewell = config.server.farewell();
+        hub.closing().arrange(farewell);
+        let server = tokio::spawn(server::serve(listener, router, config.server, telemetry.clone(), hub.closing().clone()));
+        Ok(Self { hub, address, ready_off, drain, farewell, telemetry, server })
     }
 
     /// Where it listens.
@@ -81,18 +88,42 @@ impl App {
         })
     }
 
-    /// No new runs; those that go on may finish; then every connection is told to close, and all are waited for.
+    /// Says that it is not ready any more; after a pause in which load balancers notice, takes no new runs and lets those that go on finish; then
+    /// closes every connection, each at its own moment, and waits for them. Each step is bounded, and so is the whole.
     pub(crate) async fn end(self) {
-        tracing::info!(
-            drain_ms = u64::try_from(self.drain.as_millis()).unwrap_or(u64::MAX),
-            "ending: no new runs, those that go on may finish"
-        );
-        self.hub.shutdown(self.drain).await;
-        if timeout(GOODBYE, self.server).await.is_err() {
-            tracing::warn!("some connections did not close in time and are cut");
+        let Self { hub, ready_off, drain, farewell, telemetry, server, .. } = self;
+        let begun = Instant::now();
+        hub.closing().leave();
+        let runs = hub.telemetry().active_runs();
+        tracing::info!(runs, connections = telemetry.connections(), ready_off_ms = ms(ready_off), "ending: not ready any more");
+        if !ready_off.is_zero() {
+            sleep(ready_off).await;
         }
-        tracing::info!("ended");
+        tracing::info!(drain_ms = ms(drain), "no new runs, those that go on may finish");
+        let closing = async {
+            hub.closing().begun().await;
+            tracing::info!(connections = telemetry.connections(), spread_ms = ms(farewell.spread), "closing connections");
+        };
+        let ((), ()) = tokio::join!(hub.shutdown(drain), closing);
+        if timeout(farewell.spread + GOODBYE, server).await.is_err() {
+            tracing::warn!(connections = telemetry.connections(), "some connections did not close in time and are cut");
+        }
+        tracing::info!(ms = ms(begun.elapsed()), "ended");
     }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whoever is sent away because the program ends is told when to come back, everybody something else.
+async fn when_to_come_back(State(closing): State<Closing>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE && closing.is_leaving() {
+        let seconds = closing.retry_ms().div_ceil(1000).max(1);
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
 }
 
 /// The program's own routes and its answers to everything else, as pages may read them (sse.md §5.7). Each surface does the same for its own.
@@ -129,11 +160,7 @@ fn layered(router: Router, telemetry: Arc<Telemetry>) -> Router {
                 )
                 .on_request(())
                 .on_response(|response: &http::Response<_>, latency: Duration, _: &Span| {
-                    tracing::debug!(
-                        status = response.status().as_u16(),
-                        ms = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX),
-                        "answered"
-                    );
+                    tracing::debug!(status = response.status().as_u16(), ms = ms(latency), "answered");
                 })
                 .on_body_chunk(())
                 .on_eos(())

@@ -38,8 +38,9 @@ pub(crate) enum Command {
 /// also be set by an environment variable INTERLINE__SECTION__KEY, which wins over the file; a list is written as in the file. The tables
 /// of tokens, upstreams, routes and policies stand in the file only.
 ///
-/// SIGTERM or SIGINT ends it: /readyz turns to 503, no run is accepted any more, those that go on have server.drain_ms to finish. A
-/// second signal ends it at once.
+/// SIGTERM or SIGINT ends it: /readyz turns to 503; after server.ready_off_ms no run is accepted any more, and those that go on have
+/// server.drain_ms to finish; then connections are closed, each at its own moment within server.close_spread_ms. A second signal ends it
+/// at once.
 #[derive(Debug, Arguments)]
 #[command(after_help = "\
 Examples:

@@ -11,8 +11,9 @@ mod secret;
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
-use interline_hub::{AskConfig, Models, RunConfig, Secret};
+use interline_hub::{AskConfig, Farewell, Models, RunConfig, Secret};
 use interline_upstream_native::{Kind, LinkConfig, Mode, UpstreamConfig};
 use serde::{Deserialize, Serialize};
 
@@ -52,8 +53,16 @@ pub(crate) struct ServerConfig {
     /// The address to listen on. Port 0 takes any free one.
     #[serde(deserialize_with = "address")]
     pub(crate) listen: SocketAddr,
-    /// Milliseconds that runs may go on after a signal to end.
+    /// Milliseconds after a signal to end in which nothing changes but that `/readyz` says so.
+    pub(crate) ready_off_ms: u64,
+    /// Milliseconds that runs may go on then, while no new one is taken.
     pub(crate) drain_ms: u64,
+    /// Milliseconds over which the connections that are left are closed then.
+    pub(crate) close_spread_ms: u64,
+    /// Milliseconds that clients are told to wait at least until they come back.
+    pub(crate) retry_min_ms: u64,
+    /// The most that they are told.
+    pub(crate) retry_max_ms: u64,
     /// Connections at a time; further ones are told to come back.
     pub(crate) max_connections: usize,
     /// Milliseconds in which the headers of a request have to arrive, and that a connection may wait for its next one.
@@ -70,11 +79,22 @@ pub(crate) struct ServerConfig {
     pub(crate) tcp_keepalive_ms: u64,
 }
 
+impl ServerConfig {
+    /// What connections are to expect at the end.
+    pub(crate) fn farewell(&self) -> Farewell {
+        Farewell { spread: Duration::from_millis(self.close_spread_ms), retry_ms: (self.retry_min_ms, self.retry_max_ms) }
+    }
+}
+
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 9091)),
+            ready_off_ms: 0,
             drain_ms: 10_000,
+            close_spread_ms: 2_000,
+            retry_min_ms: 2_000,
+            retry_max_ms: 10_000,
             max_connections: 10_000,
             header_read_timeout_ms: 10_000,
             body_stall_ms: 30_000,

@@ -16,12 +16,13 @@ use std::time::Duration;
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use interline_hub::{Closing, Hangup};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::ServiceExt as _;
@@ -39,13 +40,7 @@ const H2_STREAMS: u32 = 250;
 const H2_PING: Duration = Duration::from_secs(20);
 
 /// Serves until `closing`; returns once no connection is left. Whoever calls bounds that wait.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    router: Router,
-    config: ServerConfig,
-    telemetry: Arc<Telemetry>,
-    closing: CancellationToken,
-) {
+pub(crate) async fn serve(listener: TcpListener, router: Router, config: ServerConfig, telemetry: Arc<Telemetry>, closing: Closing) {
     let permits = Arc::new(Semaphore::new(config.max_connections));
     let connections = TaskTracker::new();
     let bodies = Bodies::new(config.max_body_bytes, Duration::from_millis(config.body_stall_ms));
@@ -53,7 +48,7 @@ pub(crate) async fn serve(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = closing.cancelled() => break,
+            () = closing.begun() => break,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -66,8 +61,9 @@ pub(crate) async fn serve(
         tune(&stream, &config);
         match permits.clone().try_acquire_owned() {
             Ok(permit) => {
-                let open = Open { _permit: permit, _tracked: connections.token(), _counted: telemetry.connection() };
-                let stream = Counted { stream, _open: open };
+                let (hangup, there) = Hangup::new();
+                let open = Open { _permit: permit, _tracked: connections.token(), _counted: telemetry.connection(), _there: there };
+                let stream = Counted { stream, hangup, _open: open };
                 tokio::spawn(drive(stream, peer, router.clone(), bodies.clone(), config.clone(), closing.clone()));
             }
             Err(_) => {
@@ -86,22 +82,17 @@ struct Open {
     _permit: OwnedSemaphorePermit,
     _tracked: TaskTrackerToken,
     _counted: OpenConnection,
+    _there: DropGuard,
 }
 
-async fn drive(
-    stream: Counted,
-    peer: SocketAddr,
-    router: Router,
-    bodies: Arc<Bodies>,
-    config: Arc<ServerConfig>,
-    closing: CancellationToken,
-) {
+async fn drive(stream: Counted, peer: SocketAddr, router: Router, bodies: Arc<Bodies>, config: Arc<ServerConfig>, closing: Closing) {
     let header_time = Duration::from_millis(config.header_read_timeout_ms);
     let spoken = Arc::new(AtomicBool::new(false));
     let service = {
-        let spoken = spoken.clone();
-        hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+        let (spoken, hangup) = (spoken.clone(), stream.hangup.clone());
+        hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
             spoken.store(true, Ordering::Relaxed);
+            request.extensions_mut().insert(hangup.clone());
             let hold = bodies.hold();
             let answer = router.clone().oneshot(request.map(|body| hold.body(body)));
             async move {
@@ -123,7 +114,7 @@ async fn drive(
         .keep_alive_interval(H2_PING);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    let mut closing = std::pin::pin!(closing.cancelled());
+    let mut closing = std::pin::pin!(closing.begun());
     let mut told = false;
     // hyper's own deadline begins once it knows the HTTP version; a client that says nothing at all is ours to cut.
     let mut silence = std::pin::pin!(sleep(header_time));
@@ -152,12 +143,17 @@ async fn drive(
 /// The socket, with what it holds.
 struct Counted {
     stream: TcpStream,
+    hangup: Hangup,
     _open: Open,
 }
 
 impl AsyncRead for Counted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        match Pin::new(&mut self.stream).poll_read(cx, buf) {
+            // What has arrived is still read.
+            Poll::Pending if self.hangup.is_cut(cx.waker()) => Poll::Ready(Ok(())),
+            read => read,
+        }
     }
 }
 

@@ -52,6 +52,11 @@ impl Telemetry {
         OpenConnection(self.open.clone())
     }
 
+    /// How many connections are open.
+    pub(crate) fn connections(&self) -> i64 {
+        self.open.get()
+    }
+
     pub(crate) fn connection_refused(&self) {
         self.refused.inc();
     }

@@ -80,7 +80,8 @@ impl Stand {
     }
 }
 
-fn config_for(simulator: &str, more: &str) -> String {
+/// The config of a stand before this simulator, with more lines.
+pub(crate) fn config_for(simulator: &str, more: &str) -> String {
     format!(
         r#"
 [auth]

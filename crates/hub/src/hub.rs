@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::access::{Access, Denied, Gate};
 use crate::channel::ChannelFuture;
+use crate::closing::Closing;
 use crate::conduct::OnBusy;
 use crate::driver;
 use crate::origin::Origins;
@@ -32,7 +33,7 @@ pub struct Hub {
     telemetry: Arc<Telemetry>,
     tasks: TaskTracker,
     draining: AtomicBool,
-    closing: CancellationToken,
+    closing: Closing,
     registry: Mutex<Registry>,
 }
 
@@ -169,7 +170,7 @@ impl Hub {
             telemetry: Arc::default(),
             tasks: TaskTracker::new(),
             draining: AtomicBool::new(false),
-            closing: CancellationToken::new(),
+            closing: Closing::default(),
             registry: Mutex::default(),
         }
     }
@@ -216,9 +217,9 @@ impl Hub {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Cancelled when connections must end, at the end of [`Hub::shutdown`].
+    /// How connections end, at the end of [`Hub::shutdown`].
     #[must_use]
-    pub fn closing(&self) -> &CancellationToken {
+    pub fn closing(&self) -> &Closing {
         &self.closing
     }
 
@@ -535,19 +536,24 @@ impl Hub {
     /// tell their upstreams.
     pub async fn shutdown(&self, grace: Duration) {
         self.draining.store(true, Ordering::Relaxed);
+        self.closing.leave();
         self.tasks.close();
         let sessions: Vec<_> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
+        let going = || sessions.iter().filter(|session| session.active_run().is_some()).count();
+        let before = going();
         let quiet = async {
-            while sessions.iter().any(|session| session.active_run().is_some()) {
+            while going() > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        if tokio::time::timeout(grace, quiet).await.is_err() {
+        let in_time = tokio::time::timeout(grace, quiet).await.is_ok();
+        tracing::info!(runs = before, left = going(), "no new runs were taken any more, and those that went on had their time");
+        if !in_time {
             for session in &sessions {
                 session.end_now(ForcedEnd::Shutdown);
             }
         }
-        self.closing.cancel();
+        self.closing.begin();
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
     }
 }

@@ -20,6 +20,7 @@ mod access;
 mod action;
 mod asks;
 mod channel;
+mod closing;
 mod conduct;
 mod config;
 mod cors;
@@ -43,6 +44,7 @@ pub use access::{Access, Denied, Gate, HashError, RunCredential, Secret, SecretH
 pub use action::{Action, ActionError, ActionFuture, Control, Upload, Wire};
 pub use asks::{AskVerdict, PendingAsk};
 pub use channel::{Channel, ChannelFuture, ChannelMessage};
+pub use closing::{Closing, Farewell, Hangup, Turn};
 pub use conduct::{Conduct, OnBusy, Unwatched};
 pub use config::{AskConfig, RunConfig};
 pub use cors::{Cors, Page};

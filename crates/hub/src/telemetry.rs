@@ -41,6 +41,12 @@ impl Telemetry {
         registry.register("interline_events", "Canonical events read from records", self.events.clone());
     }
 
+    /// How many runs go on.
+    #[must_use]
+    pub fn active_runs(&self) -> i64 {
+        self.runs_active.get()
+    }
+
     pub(crate) fn run_started(&self) {
         self.runs_started.inc();
         self.runs_active.inc();

@@ -8,8 +8,11 @@ use super::Config;
 const MOST: u64 = 1_000_000_000_000;
 
 /// Where 0 has a meaning: none, at once, or no waiting. Everywhere else nothing could work with it.
-const MAY_BE_ZERO: [&str; 19] = [
+const MAY_BE_ZERO: [&str; 22] = [
+    "server.ready_off_ms",
     "server.drain_ms",
+    "server.close_spread_ms",
+    "server.retry_min_ms",
     "run.stop_grace_ms",
     "run.recoverable_error_ms",
     "ask.permission_ms",
@@ -41,7 +44,8 @@ enum Than {
 }
 
 /// Pairs of keys that hold only together, and why.
-const PAIRS: [(&str, Than, &str, &str); 5] = [
+const PAIRS: [(&str, Than, &str, &str); 6] = [
+    ("server.retry_max_ms", Than::AtLeast, "server.retry_min_ms", "it is the most of what the other is the least"),
     ("native.replace_timeout_ms", Than::More, "run.stop_grace_ms", "the turn that a new message replaces has that long to end"),
     ("native.max_write_buffer", Than::AtLeast, "link.max_message_bytes", "a frame that does not fit in costs its client the socket"),
     ("native.pong_timeout_ms", Than::More, "native.ping_interval_ms", "no pong comes before its ping"),

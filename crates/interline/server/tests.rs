@@ -12,13 +12,13 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 struct Stand {
     address: SocketAddr,
     telemetry: Arc<Telemetry>,
-    closing: CancellationToken,
+    closing: Closing,
     server: JoinHandle<()>,
 }
 
 async fn stand(config: ServerConfig) -> Stand {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, telemetry, closing) = (listener.local_addr().unwrap(), Arc::new(Telemetry::new()), CancellationToken::new());
+    let (address, telemetry, closing) = (listener.local_addr().unwrap(), Arc::new(Telemetry::new()), Closing::default());
     let endless = || async { axum::body::Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, io::Error>>()) };
     let flood = || async {
         let chunk = bytes::Bytes::from_static(&[b'x'; 65_536]);
@@ -118,7 +118,7 @@ async fn idle_connections_end_when_told_to_and_nobody_new_comes_in() {
     let mut stream = TcpStream::connect(stand.address).await.unwrap();
     stream.write_all(REQUEST).await.unwrap();
     assert!(answer(&mut stream).await.ends_with("hello"));
-    stand.closing.cancel();
+    stand.closing.begin();
     assert!(closed(&mut stream).await < Duration::from_secs(1));
     timeout(Duration::from_secs(1), stand.server).await.expect("the server is done").unwrap();
     assert!(TcpStream::connect(stand.address).await.is_err());

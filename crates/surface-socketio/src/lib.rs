@@ -48,6 +48,8 @@ mod desk;
 #[cfg(feature = "io")]
 mod explain;
 #[cfg(feature = "io")]
+mod farewell;
+#[cfg(feature = "io")]
 mod files;
 #[cfg(feature = "io")]
 mod inbox;

@@ -21,7 +21,7 @@ use crate::inbox::{Inbox, Received};
 use crate::notes::Notes;
 use crate::outlet::{MIN_OUTBOX, Outlet};
 use crate::telemetry::Telemetry;
-use crate::{RawWriter, SocketWriter, cors, rest};
+use crate::{RawWriter, SocketWriter, cors, farewell, rest};
 
 /// The surface's name in facts and logs.
 pub(crate) const SURFACE: &str = "socketio";
@@ -94,11 +94,11 @@ fn routes(hub: Arc<Hub>, config: Config, telemetry: Telemetry) -> Router {
         async move { shell.connected(socket) }
     };
     io.ns("/", connect.with(admit));
-    rest::routes()
+    let sockets = Router::new()
         .route_service("/socket.io/", sockets.clone())
         .route_service("/socket.io", sockets)
-        .route_layer(axum::middleware::from_fn_with_state(shell.clone(), cors::layer))
-        .with_state(shell)
+        .route_layer(axum::middleware::from_fn_with_state(shell.clone(), farewell::layer));
+    rest::routes().merge(sockets).route_layer(axum::middleware::from_fn_with_state(shell.clone(), cors::layer)).with_state(shell)
 }
 
 /// The CONNECT packet is refused. socketio.md §1.3: clients read the message and nothing else.
@@ -170,13 +170,14 @@ impl Shell {
         });
     }
 
-    /// When the hub closes, the subscriptions say their last words and every connection ends: as a lost transport, since clients come back
-    /// by themselves after that, and not after a `disconnect`.
+    /// When the hub closes and every connection had its turn to end (`farewell.rs`), the subscriptions that are left say their last words and the
+    /// library closes what it still holds.
     fn close_with_hub(self: &Arc<Self>, io: SocketIo) {
         self.closer.call_once(|| {
             let (closing, tasks) = (self.hub.closing().clone(), self.tasks.clone());
             tokio::spawn(async move {
-                closing.cancelled().await;
+                closing.over().await;
+                tokio::time::sleep(2 * farewell::LAST_WORDS).await;
                 tasks.close();
                 let _ = tokio::time::timeout(GOODBYE, tasks.wait()).await;
                 io.close().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use interline_hub::{Projection, Tail};
+use interline_hub::{Closing, Projection, Tail};
 use interline_model::SessionId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -141,7 +141,7 @@ pub(crate) async fn follow(
     outlet: Arc<Outlet>,
     told: watch::Sender<u64>,
     stop: CancellationToken,
-    closing: CancellationToken,
+    closing: Closing,
 ) {
     loop {
         told.send_replace(beginning.position());
@@ -154,7 +154,7 @@ pub(crate) async fn follow(
                     return;
                 }
             }
-            () = closing.cancelled() => {
+            () = closing.over() => {
                 let rest = async {
                     loop {
                         let events = beginning.ready();

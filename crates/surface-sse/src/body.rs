@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{BufMut, Bytes, BytesMut};
-use interline_hub::{Projection, RunTail};
+use interline_hub::{Projection, RunTail, Turn};
 use interline_model::RunId;
 use tokio::time::{sleep, timeout};
 
@@ -27,6 +27,9 @@ const FRAME: usize = 64 * 1024;
 
 /// A run that waits has so long, when the server closes, to be refused.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// What was written last has so long to be on its way before the connection is cut, which would take it along.
+const FAREWELL: Duration = Duration::from_millis(50);
 
 /// The connection is cut before the end of its run.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +48,10 @@ pub(crate) struct Reading {
     /// The stream answers a request that may be sent again.
     answering: Option<Answering>,
     progress: Progress,
+    /// When this stream ends, if the server does.
+    turn: Turn,
+    /// The reader was told when to come back from the server that ends.
+    dismissed: bool,
 }
 
 /// Where the events come from.
@@ -62,6 +69,8 @@ enum Progress {
     Going,
     /// The terminal event was handed out.
     Whole,
+    /// The last bytes before the connection is cut were handed out.
+    Leaving,
     Cut,
 }
 
@@ -74,7 +83,9 @@ impl Reading {
         extras: Extras,
         answering: Option<Answering>,
     ) -> Self {
-        Self { shell, source, extras, from, queue: VecDeque::new(), framing, answering, progress: Progress::Going }
+        let turn = shell.hub.closing().turn();
+        let (queue, progress, dismissed) = (VecDeque::new(), Progress::Going, false);
+        Self { shell, source, extras, from, queue, framing, answering, progress, turn, dismissed }
     }
 
     /// The stream as an HTTP body.
@@ -94,10 +105,15 @@ impl Reading {
                 answering.is_whole();
                 return None;
             }
+            (Progress::Leaving, _) => {
+                sleep(FAREWELL).await;
+                self.progress = Progress::Cut;
+                return Some(Err(CutShort));
+            }
             (Progress::Whole | Progress::Cut, _) => return None,
         }
         while self.queue.is_empty() {
-            let (closing, heartbeat) = (self.shell.hub.closing(), self.shell.config.heartbeat());
+            let (turn, heartbeat) = (&self.turn, self.shell.config.heartbeat());
             match &mut self.source {
                 Source::Run { run, projection, tail } => tokio::select! {
                     biased;
@@ -109,7 +125,7 @@ impl Reading {
                             break;
                         }
                     },
-                    () = closing.cancelled() => break,
+                    () = turn.comes() => break,
                     () = idle(heartbeat) => return Some(Ok(self.framing.heartbeat())),
                 },
                 Source::InTurn(entry) => {
@@ -118,8 +134,8 @@ impl Reading {
                         biased;
                         begun = entry.begun() => Some(begun),
                         // Closing ends the run before it, too, and then it is refused: that can still be told.
-                        begun = async { closing.cancelled().await; timeout(LAST_WORDS, entry.begun()).await.ok() } => begun,
-                        () = idle(heartbeat), if !closing.is_cancelled() => return Some(Ok(self.framing.heartbeat())),
+                        begun = async { turn.comes().await; timeout(LAST_WORDS, entry.begun()).await.ok() } => begun,
+                        () = idle(heartbeat) => return Some(Ok(self.framing.heartbeat())),
                     };
                     self.source = match begun {
                         Some(Ok((session, run))) => {
@@ -141,9 +157,16 @@ impl Reading {
             }
         }
         let Some(last) = self.queue.back() else {
+            if self.framing.full && self.shell.hub.closing().has_begun() && !std::mem::replace(&mut self.dismissed, true) {
+                self.progress = Progress::Leaving;
+                return Some(Ok(Framing::dismissal(self.shell.hub.closing().retry_ms())));
+            }
             self.progress = Progress::Cut;
             return Some(Err(CutShort));
         };
+        if self.framing.full && self.shell.hub.is_draining() && !std::mem::replace(&mut self.dismissed, true) {
+            self.framing.retry_ms = self.shell.hub.closing().retry_ms();
+        }
         let ends = last.is_terminal();
         let frame = self.framing.frame(&mut self.queue);
         if ends && self.queue.is_empty() {
@@ -164,6 +187,7 @@ async fn idle(heartbeat: Option<Duration>) {
 pub(crate) struct Framing {
     run: RunId,
     full: bool,
+    /// What the next event tells the reader about when to come back; 0 for nothing.
     retry_ms: u64,
     /// Heartbeats are events: the application's own timers see them (sse.md §5.2).
     pings: bool,
@@ -208,6 +232,12 @@ impl Framing {
             out.put(block.plain());
         }
         out.freeze()
+    }
+
+    /// The last word on a stream that is cut, to a reader that gets no event any more that could carry it. Everybody reads the field as soon as
+    /// its line has ended; a blank line behind it would make some clients deliver an empty message (sse.md §5.3).
+    fn dismissal(retry_ms: u64) -> Bytes {
+        Bytes::from(format!("retry: {retry_ms}\n"))
     }
 
     /// What keeps an idle connection alive, as no client can mistake it (sse.md §5.3).

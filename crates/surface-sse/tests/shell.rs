@@ -471,9 +471,40 @@ async fn when_the_server_closes_every_stream_ends_with_a_terminal_or_is_cut() {
     let server = Server::open(Config { heartbeat_ms: 10, ..Config::default() }).await;
     let mut stream = server.run("turn\ngate\ndone").await;
     stream.until("data:   ").await;
-    server.hub.closing().cancel();
-    stream.rest().await;
-    assert!(!stream.ended_cleanly, "a half-written event must not look like a whole body");
+    server.hub.closing().begin();
+    let body = stream.rest().await;
+    assert!(!stream.ended_cleanly && !body.contains("retry"), "a half-written event must not look like a whole body: {body}");
+}
+
+#[tokio::test]
+async fn a_reader_with_ids_is_told_when_to_come_back_from_a_server_that_ends() {
+    let told = |body: &str| body.lines().filter_map(|line| line.strip_prefix("retry: ")?.parse::<u64>().ok()).collect::<Vec<_>>();
+    let farewell = interline_hub::Farewell { spread: Duration::ZERO, retry_ms: (3_000, 4_000) };
+    let mut retries = Vec::new();
+    for _ in 0..8 {
+        let server = Server::open(Config { heartbeat_ms: 10, ..Config::default() }).await;
+        server.hub.closing().arrange(farewell);
+        let run = server.run("turn\ngate\ndone").await.run_id();
+        let mut stream = server.send("GET", &format!("/cells/my-cell/runs/{run}/events"), &[("Accept", "text/event-stream")], "").await;
+        stream.until(":hb").await;
+        server.hub.closing().begin();
+        let body = stream.rest().await;
+        assert!(!stream.ended_cleanly && body.ends_with('\n') && !body.ends_with("\n\n"), "no client takes the line for an event: {body}");
+        retries.extend(told(&body));
+    }
+    assert!(retries.len() == 8 && retries.iter().all(|retry| (3_000..=4_000).contains(retry)), "{retries:?}");
+    retries.dedup();
+    assert!(retries.len() > 1, "everybody is told the same: {retries:?}");
+
+    let server = Server::open(Config { heartbeat_ms: 10, ..Config::default() }).await;
+    server.hub.closing().arrange(farewell);
+    let run = server.run("turn\ngate\ndone").await.run_id();
+    let mut stream = server.send("GET", &format!("/cells/my-cell/runs/{run}/events"), &[("Accept", "text/event-stream")], "").await;
+    stream.until(":hb").await;
+    server.hub.shutdown(Duration::from_millis(50)).await;
+    let body = stream.rest().await;
+    assert!(stream.ended_cleanly && body.ends_with("\n\n"), "{body}");
+    assert_eq!(told(&body).len(), 1, "an event that comes anyway carries it: {body}");
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ pub struct Program {
     child: Child,
     base: String,
     output: Arc<Mutex<String>>,
-    _files: Vec<Temp>,
+    files: Vec<Temp>,
 }
 
 impl Program {
@@ -32,9 +32,26 @@ impl Program {
     /// # Panics
     /// When it does not come up.
     pub async fn serve(binary: &str, config: &str) -> Self {
+        Self::serve_at(binary, config, "127.0.0.1:0").await
+    }
+
+    /// The same at this address: where another one was, for example.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub async fn serve_at(binary: &str, config: &str, listen: &str) -> Self {
         let file = Temp::file("interline.toml", config);
         let path = file.path().to_str().expect("a UTF-8 path").to_owned();
-        Self::start_with(binary, &["serve", "--config", &path, "--listen", "127.0.0.1:0"], vec![file]).await
+        Self::start_with(binary, &["serve", "--config", &path, "--listen", listen], vec![file]).await
+    }
+
+    /// Writes another config into the file it was started with.
+    ///
+    /// # Panics
+    /// When it was started without one.
+    pub fn rewrite(&self, config: &str) {
+        let file = self.files.first().expect("a config file");
+        std::fs::write(file.path(), config).expect("the file can be written");
     }
 
     async fn start_with(binary: &str, args: &[&str], files: Vec<Temp>) -> Self {
@@ -52,7 +69,7 @@ impl Program {
         for _ in 0..500 {
             let found = address(&output.lock().unwrap_or_else(PoisonError::into_inner));
             if let Some(base) = found {
-                return Self { child, base, output, _files: files };
+                return Self { child, base, output, files };
             }
             if let Ok(Some(status)) = child.try_wait() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -75,7 +92,7 @@ impl Program {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sends it a signal by name (`TERM`, `INT`, `KILL`).
+    /// Sends it a signal by name (`TERM`, `INT`, `HUP`, `KILL`).
     ///
     /// # Panics
     /// When there is nobody to send it to.

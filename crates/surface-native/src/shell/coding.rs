@@ -53,10 +53,11 @@ async fn try_channel(shell: Arc<Shell>, mut request: Request) -> Result<Response
 async fn pump(shell: &Shell, socket: Socket, channel: Channel) {
     let (mut sink, mut stream) = socket.split();
     let Channel { to, from } = channel;
+    let turn = shell.hub.closing().turn();
     let last = tokio::select! {
         last = upward(shell, &mut stream, &to) => last,
         last = downward(shell, &mut sink, from) => last,
-        () = shell.hub.closing().cancelled() => Some((CloseCode::Away, "shutting down".to_owned())),
+        () = turn.comes() => Some((CloseCode::Away, "shutting down".to_owned())),
     };
     if let Some((code, reason)) = last {
         let close = Message::Close(Some(CloseFrame { code, reason: Utf8Bytes::from(reason) }));

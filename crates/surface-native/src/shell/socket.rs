@@ -149,10 +149,11 @@ async fn serve(shell: &Shell, io: TokioIo<Upgraded>, feed: Feed, inbound: Inboun
     };
     let (mut sink, mut stream) = open(io, limits.message, limits.write_buffer).await.split();
     let (replies, waiting) = mpsc::channel(REPLIES);
+    let turn = shell.hub.closing().turn();
     let exit = tokio::select! {
         exit = read(&mut stream, &limits, &inbound, &replies) => exit,
         exit = write(&mut sink, &limits, feed, waiting) => exit,
-        () = shell.hub.closing().cancelled() => Exit::Close(CloseCode::Away, "shutting down"),
+        () = turn.comes() => Exit::Close(CloseCode::Away, "shutting down"),
     };
     match exit {
         Exit::Gone | Exit::Cut => {}
