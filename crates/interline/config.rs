@@ -73,7 +73,11 @@ pub(crate) struct ServerConfig {
     pub(crate) max_body_bytes: usize,
     /// Bytes of one request's headers.
     pub(crate) max_header_bytes: usize,
-    /// Milliseconds that written data may stay unacknowledged until the connection is cut: what ends a client that does not read.
+    /// Bytes that may wait unsent for one connection in the system, beside those that are on their way. Linux only.
+    pub(crate) client_window_bytes: usize,
+    /// Milliseconds that a client may read nothing of what waits to be written to it, until its connection is cut.
+    pub(crate) write_stall_ms: u64,
+    /// Milliseconds that sent data may stay unacknowledged until the connection is cut: what ends a client that is gone. Linux only.
     pub(crate) tcp_user_timeout_ms: u64,
     /// Milliseconds of silence until TCP asks whether the peer is still there.
     pub(crate) tcp_keepalive_ms: u64,
@@ -100,7 +104,9 @@ impl Default for ServerConfig {
             body_stall_ms: 30_000,
             max_body_bytes: 512 * 1024 * 1024,
             max_header_bytes: 64 * 1024,
-            tcp_user_timeout_ms: 25_000,
+            client_window_bytes: 64 * 1024,
+            write_stall_ms: 60_000,
+            tcp_user_timeout_ms: 60_000,
             tcp_keepalive_ms: 30_000,
         }
     }

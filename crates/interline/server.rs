@@ -4,6 +4,7 @@
 //! while a stream is open. So the loop is ours: a permit and a deadline for each connection, and streams end by the hub's token.
 
 mod bodies;
+mod stall;
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,6 +31,7 @@ use tower::ServiceExt as _;
 use crate::config::ServerConfig;
 use crate::telemetry::{OpenConnection, Telemetry};
 use bodies::Bodies;
+use stall::{Flow, Writing};
 
 /// How long to wait before accepting again when the system has no descriptor left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -64,7 +66,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, config: ServerC
                 let (hangup, there) = Hangup::new();
                 let open = Open { _permit: permit, _tracked: connections.token(), _counted: telemetry.connection(), _there: there };
                 let stream = Counted { stream, hangup, _open: open };
-                tokio::spawn(drive(stream, peer, router.clone(), bodies.clone(), config.clone(), closing.clone()));
+                tokio::spawn(drive(stream, peer, router.clone(), bodies.clone(), config.clone(), telemetry.clone(), closing.clone()));
             }
             Err(_) => {
                 telemetry.connection_refused();
@@ -85,21 +87,37 @@ struct Open {
     _there: DropGuard,
 }
 
-async fn drive(stream: Counted, peer: SocketAddr, router: Router, bodies: Arc<Bodies>, config: Arc<ServerConfig>, closing: Closing) {
+async fn drive(
+    stream: Counted,
+    peer: SocketAddr,
+    router: Router,
+    bodies: Arc<Bodies>,
+    config: Arc<ServerConfig>,
+    telemetry: Arc<Telemetry>,
+    closing: Closing,
+) {
+    let flow = Flow::new(Duration::from_millis(config.write_stall_ms), telemetry);
+    let hangup = stream.hangup.clone();
+    let stream = Writing::new(stream, flow.clone());
     let header_time = Duration::from_millis(config.header_read_timeout_ms);
     let spoken = Arc::new(AtomicBool::new(false));
     let service = {
-        let (spoken, hangup) = (spoken.clone(), stream.hangup.clone());
+        let (spoken, flow) = (spoken.clone(), flow.clone());
         hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
             spoken.store(true, Ordering::Relaxed);
             request.extensions_mut().insert(hangup.clone());
             let hold = bodies.hold();
+            // Under HTTP/1.1 a body that waits is a write that waits.
+            let flow = (request.version() == http::Version::HTTP_2).then(|| flow.clone());
             let answer = router.clone().oneshot(request.map(|body| hold.body(body)));
             async move {
                 let answer = answer.await;
                 // Until here, since whoever read the body may have had it in memory all the time.
                 drop(hold);
-                answer
+                match flow {
+                    Some(flow) => answer.map(|answer| answer.map(|body| flow.body(body))),
+                    None => answer,
+                }
             }
         })
     };
@@ -126,6 +144,7 @@ async fn drive(stream: Counted, peer: SocketAddr, router: Router, bodies: Arc<Bo
                 told = true;
                 connection.as_mut().graceful_shutdown();
             }
+            () = flow.stalled() => break Err(stall::Stalled.into()),
             () = &mut silence, if !heard => {
                 heard = spoken.load(Ordering::Relaxed);
                 if !heard {
@@ -185,7 +204,11 @@ fn tune(stream: &TcpStream, config: &ServerConfig) {
     let _ = stream.set_nodelay(true);
     let keepalive = Duration::from_millis(config.tcp_keepalive_ms.max(1000));
     let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(keepalive).with_interval(keepalive));
-    // A client that does not read: no library above notices, the kernel does.
+    // What waits unsent in the kernel is bounded too: megabytes there would be taken long before anybody reads them, and whether a client that
+    // reads slowly comes on would be seen only once in a third of them.
+    #[cfg(target_os = "linux")]
+    let _ = socket.set_tcp_notsent_lowat(u32::try_from(config.client_window_bytes).unwrap_or(u32::MAX));
+    // A client that is gone, or does not read: the kernel notices first.
     #[cfg(target_os = "linux")]
     let _ = socket.set_tcp_user_timeout(Some(Duration::from_millis(config.tcp_user_timeout_ms)));
 }

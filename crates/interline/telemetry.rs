@@ -16,6 +16,7 @@ pub(crate) struct Telemetry {
     open: Gauge<i64, AtomicI64>,
     accepted: Counter<u64, AtomicU64>,
     refused: Counter<u64, AtomicU64>,
+    stalled: Counter<u64, AtomicU64>,
     panics: Counter<u64, AtomicU64>,
 }
 
@@ -26,6 +27,7 @@ impl Telemetry {
             open: Gauge::default(),
             accepted: Counter::default(),
             refused: Counter::default(),
+            stalled: Counter::default(),
             panics: Counter::default(),
         };
         telemetry.register(|registry| {
@@ -35,6 +37,11 @@ impl Telemetry {
             registry.register("interline_connections_open", "Connections of clients now", telemetry.open.clone());
             registry.register("interline_connections", "Connections accepted", telemetry.accepted.clone());
             registry.register("interline_connections_refused", "Connections refused: server.max_connections", telemetry.refused.clone());
+            registry.register(
+                "interline_connections_stalled",
+                "Connections cut since their client read nothing: server.write_stall_ms",
+                telemetry.stalled.clone(),
+            );
             registry.register("interline_panics", "Requests that ended in a panic", telemetry.panics.clone());
         });
         telemetry
@@ -59,6 +66,10 @@ impl Telemetry {
 
     pub(crate) fn connection_refused(&self) {
         self.refused.inc();
+    }
+
+    pub(crate) fn connection_stalled(&self) {
+        self.stalled.inc();
     }
 
     pub(crate) fn panicked(&self) {

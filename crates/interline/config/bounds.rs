@@ -44,10 +44,9 @@ enum Than {
 }
 
 /// Pairs of keys that hold only together, and why.
-const PAIRS: [(&str, Than, &str, &str); 6] = [
+const PAIRS: [(&str, Than, &str, &str); 5] = [
     ("server.retry_max_ms", Than::AtLeast, "server.retry_min_ms", "it is the most of what the other is the least"),
     ("native.replace_timeout_ms", Than::More, "run.stop_grace_ms", "the turn that a new message replaces has that long to end"),
-    ("native.max_write_buffer", Than::AtLeast, "link.max_message_bytes", "a frame that does not fit in costs its client the socket"),
     ("native.pong_timeout_ms", Than::More, "native.ping_interval_ms", "no pong comes before its ping"),
     ("link.backoff_max_ms", Than::AtLeast, "link.backoff_first_ms", "it bounds all pauses, the first one, too"),
     ("run.forget_ms", Than::AtLeast, "run.keep_ms", "what is to be kept cannot be forgotten"),
@@ -130,10 +129,6 @@ mod tests {
                 "native.replace_timeout_ms must be more than run.stop_grace_ms, which is 3000: ",
             ),
             (|config| config.run.stop_grace_ms = 10_000, "native.replace_timeout_ms must be more than run.stop_grace_ms, which is 10000: "),
-            (
-                |config| config.native.max_write_buffer -= 1,
-                "native.max_write_buffer must be at least link.max_message_bytes, which is 67108864: ",
-            ),
             (
                 |config| config.native.pong_timeout_ms = 30_000,
                 "native.pong_timeout_ms must be more than native.ping_interval_ms, which is 30000: ",

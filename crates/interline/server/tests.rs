@@ -124,20 +124,84 @@ async fn idle_connections_end_when_told_to_and_nobody_new_comes_in() {
     assert!(TcpStream::connect(stand.address).await.is_err());
 }
 
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn who_does_not_read_is_cut() {
-    let stand = stand(ServerConfig { tcp_user_timeout_ms: 1000, ..ServerConfig::default() }).await;
+/// Asks for what never ends.
+async fn flooded(stand: &Stand) -> TcpStream {
     let mut stream = TcpStream::connect(stand.address).await.unwrap();
     stream.write_all(b"GET /flood HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    stream
+}
+
+/// How long it takes until nobody is connected any more.
+async fn empty(stand: &Stand) -> Duration {
     let begun = Instant::now();
-    sleep(Duration::from_millis(200)).await;
-    assert!(stand.telemetry.text().contains("interline_connections_open 1"));
-    while stand.telemetry.text().contains("interline_connections_open 1") {
+    while !stand.telemetry.text().contains("interline_connections_open 0") {
         assert!(begun.elapsed() < Duration::from_secs(10), "still connected");
-        sleep(Duration::from_millis(50)).await;
+        sleep(Duration::from_millis(20)).await;
     }
-    assert!(begun.elapsed() > Duration::from_millis(900), "a short pause is no reason");
+    begun.elapsed()
+}
+
+#[tokio::test]
+async fn case_d5_who_does_not_read_is_cut() {
+    let stand = stand(ServerConfig { write_stall_ms: 700, ..ServerConfig::default() }).await;
+    let _silent = flooded(&stand).await;
+    sleep(Duration::from_millis(100)).await;
+    assert!(stand.telemetry.text().contains("interline_connections_open 1"));
+    let took = empty(&stand).await;
+    assert!(took > Duration::from_millis(400) && took < Duration::from_secs(3), "{took:?}");
+    assert!(stand.telemetry.text().contains("interline_connections_stalled_total 1"));
+}
+
+/// The kernel's own bound, where it has one.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn case_d5_who_does_not_read_is_cut_by_the_kernel_too() {
+    let stand = stand(ServerConfig { tcp_user_timeout_ms: 1000, ..ServerConfig::default() }).await;
+    let _silent = flooded(&stand).await;
+    sleep(Duration::from_millis(200)).await;
+    let took = empty(&stand).await;
+    assert!(took > Duration::from_millis(600), "a short pause is no reason: {took:?}");
+    assert!(stand.telemetry.text().contains("interline_connections_stalled_total 0"));
+}
+
+#[tokio::test]
+async fn case_d6_who_reads_slowly_is_not_cut() {
+    let stand = stand(ServerConfig { write_stall_ms: 1200, tcp_user_timeout_ms: 1200, ..ServerConfig::default() }).await;
+    let mut stream = flooded(&stand).await;
+    let mut some = vec![0; 100_000];
+    for _ in 0..20 {
+        stream.read_exact(&mut some).await.expect("it goes on");
+        sleep(Duration::from_millis(100)).await;
+    }
+    drop(stream);
+    empty(&stand).await;
+    assert!(stand.telemetry.text().contains("interline_connections_stalled_total 0"));
+}
+
+/// An HTTP/2 client takes every frame from its socket, and gives no window for more.
+#[tokio::test]
+async fn case_d5_who_gives_no_window_is_cut() {
+    let stand = stand(ServerConfig { write_stall_ms: 700, ..ServerConfig::default() }).await;
+    let stream = TcpStream::connect(stand.address).await.unwrap();
+    let (mut client, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let ask =
+        |path: &str| http::Request::get(format!("http://x{path}")).body(http_body_util::Empty::<bytes::Bytes>::new()).expect("a request");
+    // What is silent is not stalled, and while anything is read there is no reason to cut what is beside it.
+    let _endless = client.send_request(ask("/endless")).await.unwrap();
+    let _unread = client.send_request(ask("/flood")).await.unwrap();
+    let mut read = client.send_request(ask("/flood")).await.unwrap().into_body();
+    for _ in 0..20 {
+        for _ in 0..8 {
+            http_body_util::BodyExt::frame(&mut read).await.expect("it goes on").expect("it is not cut");
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(stand.telemetry.text().contains("interline_connections_stalled_total 0"));
+    let took = empty(&stand).await;
+    assert!(took > Duration::from_millis(400) && took < Duration::from_secs(3), "{took:?}");
+    assert!(stand.telemetry.text().contains("interline_connections_stalled_total 1"));
+    let _ = connection.await;
 }
 
 async fn post(stand: &Stand, length: usize, sent: usize) -> TcpStream {

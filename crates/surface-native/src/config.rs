@@ -18,7 +18,7 @@ pub struct Config {
     pub ping_interval_ms: u64,
     /// Milliseconds without a pong until a socket is cut.
     pub pong_timeout_ms: u64,
-    /// Milliseconds that the client has to take what was written to its socket; then the socket is cut.
+    /// Milliseconds that the client may take nothing of what waits for it; then the socket is cut.
     pub write_timeout_ms: u64,
     /// Milliseconds that the client has to answer a close.
     pub close_timeout_ms: u64,
@@ -38,7 +38,7 @@ pub struct Config {
     pub max_cloud_message: usize,
     /// Bytes of a message that a client of the bridge surface sends.
     pub max_bridge_message: usize,
-    /// Bytes that may wait to be written to a socket. Must hold the largest frame of any upstream.
+    /// Bytes of frames that may wait to be written to a socket. A longer frame goes out in fragments of that size.
     pub max_write_buffer: usize,
     /// Origins that browser pages may come from: exact ones, `loopback` for all of this machine's, `*` for all. The program fills it from `[cors]`.
     #[serde(skip)]
@@ -63,7 +63,7 @@ impl Default for Config {
             max_requests: 8,
             max_cloud_message: 32_768,
             max_bridge_message: 1024 * 1024,
-            max_write_buffer: 64 * 1024 * 1024,
+            max_write_buffer: 64 * 1024,
             origins: vec!["loopback".to_owned()],
         }
     }

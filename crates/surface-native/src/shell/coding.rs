@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message, Utf8Bytes};
 
 use super::bridge::{BridgeError, admit};
-use super::socket::{Handshake, Socket, open};
+use super::socket::{Handshake, Socket, feed, open, piece};
 use super::{Shell, query, replies};
 
 /// `GET /v1/code/ws`, with `?cell=` where the client's default cell is not meant.
@@ -43,7 +43,7 @@ async fn try_channel(shell: Arc<Shell>, mut request: Request) -> Result<Response
     tracing::info!(target: "interline::audit", principal = %access.principal(), "a coding channel was opened");
     Ok(handshake.answer(|upgrading| async move {
         if let Some(io) = upgrading.await {
-            let socket = open(io, shell.config.max_bridge_message, shell.config.max_write_buffer).await;
+            let socket = open(io, shell.config.max_bridge_message, &shell.config).await;
             pump(&shell, socket, channel).await;
         }
     }))
@@ -131,9 +131,8 @@ async fn downward(shell: &Shell, sink: &mut SplitSink<Socket, Message>, mut from
                 None => return Some((CloseCode::Error, "the agent server is gone".to_owned())),
             },
         };
-        match time::timeout(shell.config.write_timeout(), sink.send(message)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) | Err(_) => return None,
+        if feed(sink, message, piece(&shell.config)).await.is_err() || sink.flush().await.is_err() {
+            return None;
         }
     }
 }

@@ -1,13 +1,31 @@
-//! A connection that is not read much further while it cannot be written: a client that pings and never reads would otherwise have a pong
-//! put by for every ping, up to the bound that is there for the largest frame.
+//! A connection whose client has to read. While it cannot be written it is not read much further: a client that pings and never reads would
+//! otherwise have a pong put by for every ping. Some is still read, so that a client that is slow to read is heard when it answers or stops.
 //!
-//! Some is still read, so that a client that is slow to read is heard when it answers or stops.
+//! A write that does not come on for the limit fails. How long all of it takes does not matter: whoever reads slowly gets everything.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// When a write last went through that had had to wait.
+#[derive(Clone, Default)]
+pub(super) struct Freed(Arc<Mutex<Option<Instant>>>);
+
+impl Freed {
+    /// The moment, if there was one: then the client read. What it was sent last, a ping say, may be far behind that.
+    pub(super) fn at(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+}
 
 /// The connection, with the account of what was read while it could not be written.
 pub(super) struct Paced<T> {
@@ -19,18 +37,35 @@ pub(super) struct Paced<T> {
     max_ahead: usize,
     /// Whoever wants to read, and has to wait for a write.
     waiting: Option<Waker>,
+    /// How long a write may wait.
+    limit: Duration,
+    /// Runs while one does.
+    patience: Pin<Box<Sleep>>,
+    freed: Freed,
 }
 
 impl<T> Paced<T> {
-    /// `max_ahead` must hold the largest message, or one could never be read to its end.
-    pub(super) fn new(io: T, max_ahead: usize) -> Self {
-        Self { io, is_stuck: false, ahead: 0, max_ahead, waiting: None }
+    /// `max_ahead` must hold the largest message, or one could never be read to its end. A write may wait for `limit`.
+    pub(super) fn new(io: T, max_ahead: usize, limit: Duration) -> Self {
+        let patience = Box::pin(sleep(limit));
+        Self { io, is_stuck: false, ahead: 0, max_ahead, waiting: None, limit, patience, freed: Freed::default() }
+    }
+
+    /// Tells when a write went through that had had to wait.
+    pub(super) fn freed(&self) -> Freed {
+        self.freed.clone()
     }
 
     fn wrote(&mut self, written: &Poll<io::Result<usize>>) {
-        self.is_stuck = written.is_pending();
+        let was_stuck = std::mem::replace(&mut self.is_stuck, written.is_pending());
+        if self.is_stuck && !was_stuck {
+            self.patience.as_mut().reset(Instant::now() + self.limit);
+        }
         if let Poll::Ready(Ok(bytes)) = written {
             self.ahead = self.ahead.saturating_sub(*bytes);
+            if was_stuck {
+                self.freed.now();
+            }
         }
         // An error is the reader's to find, too.
         if !self.is_stuck
@@ -62,6 +97,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Paced<T> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.io).poll_write(context, bytes);
         this.wrote(&written);
+        if written.is_pending() {
+            ready!(this.patience.as_mut().poll(context));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")));
+        }
         written
     }
 
@@ -79,6 +118,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(5);
 
     /// What is there to be read right now, up to 1 000 bytes.
     async fn read(io: &mut (impl AsyncRead + Unpin)) -> usize {
@@ -99,7 +140,7 @@ mod tests {
     #[tokio::test]
     async fn little_is_read_while_nothing_can_be_written() {
         let (ours, mut theirs) = tokio::io::duplex(4_000);
-        let mut paced = Paced::new(ours, 1_500);
+        let mut paced = Paced::new(ours, 1_500, LIMIT);
         theirs.write_all(&[0; 4_000]).await.unwrap();
         assert_eq!(read(&mut paced).await, 1_000, "nothing is stuck yet");
         assert_eq!(fill(&mut paced).await, 4_000);
@@ -117,7 +158,7 @@ mod tests {
     #[tokio::test]
     async fn a_write_that_goes_through_wakes_whoever_waits_to_read() {
         let (ours, mut theirs) = tokio::io::duplex(1_000);
-        let mut paced = Paced::new(ours, 0);
+        let mut paced = Paced::new(ours, 0, LIMIT);
         theirs.write_all(&[7]).await.unwrap();
         fill(&mut paced).await;
         let (mut reading, mut writing) = tokio::io::split(paced);
@@ -133,12 +174,32 @@ mod tests {
     #[tokio::test]
     async fn everything_is_read_while_writing_goes_on() {
         let (ours, mut theirs) = tokio::io::duplex(4_000);
-        let mut paced = Paced::new(ours, 1);
+        let mut paced = Paced::new(ours, 1, LIMIT);
         for _ in 0..10 {
             theirs.write_all(&[0; 1_000]).await.unwrap();
             assert_eq!(read(&mut paced).await, 1_000);
             paced.write_all(&[0; 1_000]).await.unwrap();
             theirs.read_exact(&mut [0; 1_000]).await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn a_write_has_to_come_on_and_may_take_as_long_as_it_does() {
+        let (ours, mut theirs) = tokio::io::duplex(1_000);
+        let mut paced = Paced::new(ours, 0, Duration::from_millis(200));
+        let freed = paced.freed();
+        let slow = tokio::spawn(async move {
+            for _ in 0..10 {
+                theirs.read_exact(&mut [0; 100]).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(60)).await;
+            }
+            theirs
+        });
+        paced.write_all(&[0; 2_000]).await.unwrap();
+        assert!(freed.at().is_some());
+        let _silent = slow.await.unwrap();
+        let begun = Instant::now();
+        assert_eq!(paced.write_all(&[0; 2_000]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() > Duration::from_millis(100));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The upgrade is made by hand, because the framework's own would bring a second WebSocket library (dependencies.md §1.3). Pings,
 //! deadlines and limits are those of native-ws.md §3.2. A socket has no queue: its feed is a position, so a client that does not read
-//! holds up its own task and nothing else, until its write deadline. Nor do pongs and replies queue for it: it is not read, either.
+//! holds up its own task and nothing else, until it has read nothing for too long. Nor do pongs and replies queue for it: it is not read, either.
+//! Long messages go out in fragments, each made when there is room for it: the library would hold the whole of one for each socket, and ever after.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,14 +25,16 @@ use tokio::sync::mpsc;
 use tokio::time;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use super::Shell;
 use super::feed::{Feed, Step};
 use super::inbound::{Inbound, Plane};
-use super::paced::Paced;
+use super::paced::{Freed, Paced};
+use crate::Config;
 
 pub(super) type Socket = WebSocketStream<Paced<TokioIo<Upgraded>>>;
 
@@ -47,8 +50,8 @@ const WRITE_BUFFER: usize = 16 * 1024;
 /// Bytes that are read, beside the largest message, while the client does not read.
 const READ_AHEAD: usize = 16 * 1024;
 
-/// Bytes between two flushes: each has its own write deadline.
-const BURST: usize = 64 * 1024;
+/// A piece of a long message is no shorter.
+const LEAST_PIECE: usize = 4 * 1024;
 
 /// The connection behind an upgrade, once it is made; `None` if it is not.
 pub(super) type Upgrading = Pin<Box<dyn Future<Output = Option<TokioIo<Upgraded>>> + Send>>;
@@ -118,10 +121,9 @@ fn accept_key(headers: &HeaderMap) -> Option<String> {
 /// The settings of one socket.
 struct Limits {
     message: usize,
-    write_buffer: usize,
+    piece: usize,
     ping: Duration,
     pong: Duration,
-    write: Duration,
     close: Duration,
 }
 
@@ -141,17 +143,18 @@ async fn serve(shell: &Shell, io: TokioIo<Upgraded>, feed: Feed, inbound: Inboun
     let config = &shell.config;
     let limits = Limits {
         message: if inbound.plane == Plane::Cloud { config.max_cloud_message } else { config.max_bridge_message },
-        write_buffer: config.max_write_buffer,
+        piece: piece(config),
         ping: config.ping_interval(),
         pong: config.pong_timeout(),
-        write: config.write_timeout(),
         close: config.close_timeout(),
     };
-    let (mut sink, mut stream) = open(io, limits.message, limits.write_buffer).await.split();
+    let socket = open(io, limits.message, config).await;
+    let freed = socket.get_ref().freed();
+    let (mut sink, mut stream) = socket.split();
     let (replies, waiting) = mpsc::channel(REPLIES);
     let turn = shell.hub.closing().turn();
     let exit = tokio::select! {
-        exit = read(&mut stream, &limits, &inbound, &replies) => exit,
+        exit = read(&mut stream, &limits, &freed, &inbound, &replies) => exit,
         exit = write(&mut sink, &limits, feed, waiting) => exit,
         () = turn.comes() => Exit::Close(CloseCode::Away, "shutting down"),
     };
@@ -178,15 +181,22 @@ async fn serve(shell: &Shell, io: TokioIo<Upgraded>, feed: Feed, inbound: Inboun
 }
 
 /// The server's side of a WebSocket.
-pub(super) async fn open(io: TokioIo<Upgraded>, max_message: usize, max_write_buffer: usize) -> Socket {
+pub(super) async fn open(io: TokioIo<Upgraded>, max_message: usize, config: &Config) -> Socket {
+    let max_ahead = max_message.saturating_add(READ_AHEAD);
     let settings = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
-        .write_buffer_size(WRITE_BUFFER)
-        .max_write_buffer_size(max_write_buffer.max(2 * WRITE_BUFFER))
+        .write_buffer_size(WRITE_BUFFER.min(piece(config)))
+        // What is ours, and a pong for all that may be read meanwhile.
+        .max_write_buffer_size(WRITE_BUFFER.saturating_add(2 * piece(config)).saturating_add(max_ahead))
         .max_message_size(Some(max_message))
         .max_frame_size(Some(max_message));
-    let io = Paced::new(io, max_message.saturating_add(READ_AHEAD));
+    let io = Paced::new(io, max_ahead, config.write_timeout());
     WebSocketStream::from_raw_socket(io, Role::Server, Some(settings)).await
+}
+
+/// The longest piece of a message that is written at a time.
+pub(super) fn piece(config: &Config) -> usize {
+    config.max_write_buffer.max(LEAST_PIECE)
 }
 
 async fn close(sink: &mut SplitSink<Socket, Message>, limits: &Limits, code: CloseCode, reason: &'static str) -> bool {
@@ -195,12 +205,18 @@ async fn close(sink: &mut SplitSink<Socket, Message>, limits: &Limits, code: Clo
 }
 
 /// Hears the client until it is gone.
-async fn read(stream: &mut SplitStream<Socket>, limits: &Limits, inbound: &Inbound, replies: &mpsc::Sender<Text>) -> Exit {
-    // Only a pong moves it; data does not (native-ws.md §3.2).
+async fn read(stream: &mut SplitStream<Socket>, limits: &Limits, freed: &Freed, inbound: &Inbound, replies: &mpsc::Sender<Text>) -> Exit {
+    // Only a pong moves it; data does not (native-ws.md §3.2). But a ping comes behind what waits before it: whoever reads that is there.
     let mut deadline = time::Instant::now() + limits.pong;
     loop {
         let message = match time::timeout_at(deadline, stream.next()).await {
-            Err(_) => return Exit::Cut,
+            Err(_) => match freed.at().map(|freed| freed + limits.pong).filter(|later| *later > deadline) {
+                Some(later) => {
+                    deadline = later;
+                    continue;
+                }
+                None => return Exit::Cut,
+            },
             Ok(None) => return Exit::Gone,
             Ok(Some(message)) => message,
         };
@@ -261,30 +277,50 @@ fn message(text: Text) -> Option<Message> {
     Utf8Bytes::try_from(text.into_bytes()).map(Message::Text).ok()
 }
 
-/// Feeds all, flushing after each burst.
+/// Feeds all and flushes. A client that takes nothing for too long fails the write.
 async fn send(sink: &mut SplitSink<Socket, Message>, limits: &Limits, messages: Vec<Message>) -> Result<(), Exit> {
-    let mut messages = messages.into_iter().peekable();
-    while messages.peek().is_some() {
-        let burst = async {
-            let mut written = 0;
-            while written < BURST
-                && let Some(message) = messages.next()
-            {
-                written += message.len();
-                sink.feed(message).await?;
-            }
-            sink.flush().await
-        };
-        match time::timeout(limits.write, burst).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                if let Error::WriteBufferFull(_) = error {
-                    tracing::warn!("a frame is larger than `native.max_write_buffer`; the socket is cut");
-                }
-                return Err(Exit::Gone);
-            }
-            Err(_) => return Err(Exit::Cut),
+    let all = async {
+        for message in messages {
+            feed(sink, message, limits.piece).await?;
+        }
+        sink.flush().await
+    };
+    // Its end, too: nobody is there who could take a close frame.
+    all.await.map_err(|_: Error| Exit::Gone)
+}
+
+/// Feeds a message, a long one in fragments (RFC 6455 §5.4) of at most `piece` bytes.
+pub(super) async fn feed(sink: &mut SplitSink<Socket, Message>, message: Message, piece: usize) -> Result<(), Error> {
+    let (mut kind, mut rest) = match message {
+        Message::Text(text) if text.len() > piece => (Data::Text, Bytes::from(text)),
+        Message::Binary(bytes) if bytes.len() > piece => (Data::Binary, bytes),
+        short => return sink.feed(short).await,
+    };
+    while rest.len() > piece {
+        let cut = fragment(&rest, piece, kind == Data::Binary);
+        sink.feed(Message::Frame(Frame::message(rest.split_to(cut), OpCode::Data(kind), false))).await?;
+        kind = Data::Continue;
+    }
+    sink.feed(Message::Frame(Frame::message(rest, OpCode::Data(kind), true))).await
+}
+
+/// Where to cut: not in the middle of a character, since not every client knows that it may be.
+fn fragment(bytes: &[u8], piece: usize, is_binary: bool) -> usize {
+    let is_boundary = |at: usize| bytes.get(at).is_none_or(|byte| byte & 0xc0 != 0x80);
+    (piece.saturating_sub(3)..=piece).rev().find(|at| is_binary || is_boundary(*at)).unwrap_or(piece)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_character_is_cut() {
+        let text = "aé€😀".repeat(3);
+        for piece in 4..text.len() {
+            let cut = fragment(text.as_bytes(), piece, false);
+            assert!(text.is_char_boundary(cut) && cut <= piece && cut + 3 >= piece, "{piece}: {cut}");
+            assert_eq!(fragment(text.as_bytes(), piece, true), piece);
         }
     }
-    Ok(())
 }
