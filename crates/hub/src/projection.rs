@@ -148,18 +148,28 @@ impl<W: Writer> Tail<W> {
 
     /// What there is, at most `max` items, without waiting.
     pub fn ready(&mut self, max: usize) -> Vec<W::Item> {
+        self.ready_while(max, |_| true)
+    }
+
+    /// The same, as long as the items fit; the first one always does.
+    pub fn ready_while(&mut self, max: usize, fits: impl FnMut(&W::Item) -> bool) -> Vec<W::Item> {
         self.wake.mark_unchanged();
         let state = self.projection.state();
         let from = usize::try_from(self.at).unwrap_or(usize::MAX);
-        let items: Vec<_> = state.items.get(from..).unwrap_or_default().iter().take(max).cloned().collect();
+        let items = fitting(state.items.get(from..).unwrap_or_default(), max, fits);
         self.at = self.at.saturating_add(items.len() as u64);
         items
     }
 
     /// The next items, at least one and at most `max`, as soon as there are any. Cancel safe.
     pub async fn next(&mut self, max: usize) -> Vec<W::Item> {
+        self.next_while(max, |_| true).await
+    }
+
+    /// The same, as long as the items fit; the first one always does.
+    pub async fn next_while(&mut self, max: usize, mut fits: impl FnMut(&W::Item) -> bool) -> Vec<W::Item> {
         loop {
-            let items = self.ready(max);
+            let items = self.ready_while(max, &mut fits);
             if !items.is_empty() {
                 return items;
             }
@@ -192,6 +202,11 @@ pub struct RunBatch<I> {
 impl<W: Writer> RunTail<W> {
     /// The next items of the run, at least one and at most `max`; `None` once the run has ended and all is delivered. Cancel safe.
     pub async fn next(&mut self, max: usize) -> Option<RunBatch<W::Item>> {
+        self.next_while(max, |_| true).await
+    }
+
+    /// The same, as long as the items fit; the first one always does.
+    pub async fn next_while(&mut self, max: usize, mut fits: impl FnMut(&W::Item) -> bool) -> Option<RunBatch<W::Item>> {
         loop {
             self.wake.mark_unchanged();
             {
@@ -199,7 +214,7 @@ impl<W: Writer> RunTail<W> {
                 let span = state.span(self.run).ok()?;
                 let end = span.to.unwrap_or(state.items.len());
                 let from = usize::try_from(self.next - 1).ok().and_then(|skip| span.from.checked_add(skip)).unwrap_or(usize::MAX);
-                let items: Vec<_> = state.items.get(from..end).unwrap_or_default().iter().take(max).cloned().collect();
+                let items = fitting(state.items.get(from..end).unwrap_or_default(), max, &mut fits);
                 if !items.is_empty() {
                     let first = self.next;
                     self.next = self.next.saturating_add(items.len() as u64);
@@ -212,6 +227,12 @@ impl<W: Writer> RunTail<W> {
             self.wake.changed().await.ok()?;
         }
     }
+}
+
+/// The first item, and those behind it as long as they fit.
+fn fitting<I: Clone>(items: &[I], max: usize, mut fits: impl FnMut(&I) -> bool) -> Vec<I> {
+    let mut first = true;
+    items.iter().take(max).take_while(|item| fits(item) | std::mem::take(&mut first)).cloned().collect()
 }
 
 #[cfg(test)]
@@ -278,6 +299,30 @@ mod tests {
         projection.feed(&frame("d"), &[ended()]);
         assert_eq!(waiting.await.unwrap().unwrap().first, 2);
         assert!(projection.run_tail(RunId::from_u128(3), 1).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_reader_takes_as_much_as_it_has_room_for_and_one_item_at_least() {
+        let projection = Arc::new(Projection::new(Frames, Watchers::new(0)));
+        let run = RunId::from_u128(1);
+        projection.feed(&accepted(run), &[]);
+        for text in ["aaaa", "b", "c", "dddd"] {
+            projection.feed(&frame(text), &[]);
+        }
+        let (mut of_run, mut of_all, mut taken) = (projection.run_tail(run, 1).unwrap(), projection.tail(0), Vec::new());
+        for _ in 0..3 {
+            let room = |mut left: usize| {
+                move |text: &Text| {
+                    let fits = text.len() <= left;
+                    left = left.saturating_sub(text.len());
+                    fits
+                }
+            };
+            let batch = of_run.next_while(10, room(2)).await.unwrap();
+            assert_eq!(of_all.next_while(10, room(2)).await, batch.items);
+            taken.push((batch.first, batch.items.len()));
+        }
+        assert_eq!(taken, [(1, 1), (2, 2), (4, 1)]);
     }
 
     #[tokio::test]

@@ -26,6 +26,10 @@ const SMALL_TALK: u64 = 1024;
 #[error("the client has read nothing for server.write_stall_ms")]
 pub(super) struct Stalled;
 
+fn stalled() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, Stalled)
+}
+
 /// A connection whose writes have to come on.
 pub(super) struct Writing<T> {
     io: T,
@@ -33,12 +37,14 @@ pub(super) struct Writing<T> {
     /// Runs while a write waits.
     patience: Pin<Box<Sleep>>,
     waits: bool,
+    /// A write waited for too long. Nothing may follow, since what it held is lost to whoever made it.
+    is_over: bool,
     flow: Arc<Flow>,
 }
 
 impl<T> Writing<T> {
     pub(super) fn new(io: T, flow: Arc<Flow>) -> Self {
-        Self { io, limit: flow.limit, patience: Box::pin(sleep(flow.limit)), waits: false, flow }
+        Self { io, limit: flow.limit, patience: Box::pin(sleep(flow.limit)), waits: false, is_over: false, flow }
     }
 
     fn judge(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -48,8 +54,9 @@ impl<T> Writing<T> {
                     self.patience.as_mut().reset(Instant::now() + self.limit);
                 }
                 ready!(self.patience.as_mut().poll(cx));
+                self.is_over = true;
                 self.flow.telemetry.connection_stalled();
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, Stalled)))
+                Poll::Ready(Err(stalled()))
             }
             Poll::Ready(Ok(bytes)) => {
                 self.waits = false;
@@ -69,11 +76,17 @@ impl<T: AsyncRead + Unpin> AsyncRead for Writing<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Writing<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.is_over {
+            return Poll::Ready(Err(stalled()));
+        }
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
         self.judge(written, cx)
     }
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.is_over {
+            return Poll::Ready(Err(stalled()));
+        }
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
         self.judge(written, cx)
     }

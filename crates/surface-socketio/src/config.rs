@@ -42,6 +42,8 @@ pub struct Config {
     pub max_inbox: usize,
     /// Packets of one socket that may wait to be sent. What comes after waits in the session, where it costs nothing.
     pub max_outbox: usize,
+    /// Bytes of one socket that may wait to be sent; a longer packet waits alone.
+    pub max_outbox_bytes: usize,
     /// Sessions that one socket may be subscribed to.
     pub max_subscriptions: usize,
     /// The largest REST body in bytes.
@@ -101,6 +103,7 @@ impl Default for Config {
             max_message_bytes: 32 << 20,
             max_inbox: 256,
             max_outbox: 64,
+            max_outbox_bytes: 64 * 1024,
             max_subscriptions: 256,
             max_body_bytes: 1 << 20,
             body_timeout_ms: 30_000,

@@ -1,7 +1,8 @@
 //! The way out to one socket: everything in order, nothing lost when the client is slow, and always room for the heartbeat.
 //!
 //! socketioxide has no `send().await`: a full buffer is an error (dependencies.md §1.4, guards 1 and 3). So a sender first counts the free
-//! places, leaves some of them free for what the library sends itself, and otherwise waits.
+//! places, leaves some of them free for what the library sends itself, and otherwise waits. Places say nothing of bytes, so once as many were sent as
+//! may wait, it waits until all of them are fetched.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -49,12 +50,16 @@ pub(crate) struct Outlet {
     gone: CancellationToken,
     /// How many places its buffer has.
     places: usize,
+    /// How many bytes may wait in it; a longer packet waits alone.
+    window: usize,
     credit: Mutex<Credit>,
 }
 
 /// How many packets may be sent before the places are counted again.
 struct Credit {
     left: usize,
+    /// How many bytes may be sent before everything is seen to be fetched.
+    bytes: usize,
     /// When they were counted last. Collecting a polling payload takes far less than [`PAUSE`], so if a polling client is granted one
     /// window in that time, at most one is added to a payload meanwhile.
     granted: Option<Instant>,
@@ -67,21 +72,36 @@ pub(crate) struct Held<'a> {
 }
 
 impl Outlet {
-    /// The way out to `socket`, whose buffer has this many places.
-    pub(crate) fn new(socket: Arc<Socket<LocalAdapter>>, gone: CancellationToken, places: usize) -> Self {
-        Self { socket, gone, places, credit: Mutex::new(Credit { left: 0, granted: None }) }
+    /// The way out to `socket`, whose buffer has this many places, and room for so many bytes.
+    pub(crate) fn new(socket: Arc<Socket<LocalAdapter>>, gone: CancellationToken, places: usize, window: usize) -> Self {
+        Self { socket, gone, places, window, credit: Mutex::new(Credit { left: 0, bytes: 0, granted: None }) }
     }
 
-    /// How many packets may be sent now.
-    fn grant(&self, last: Option<Instant>) -> Result<usize, Gone> {
-        if self.socket.transport_type() == TransportType::Polling {
-            if last.is_some_and(|last| last.elapsed() < PAUSE) {
-                return Ok(0);
-            }
-            let fetched = free_places(&self.socket, self.places)? == self.places;
-            return Ok(if fetched { POLLING_WINDOW } else { 0 });
+    /// Whether what is sent next, of this length, may be sent; grants what may be.
+    fn may_send(&self, credit: &mut Credit, length: usize) -> Result<bool, Gone> {
+        let fits = |credit: &Credit| credit.bytes >= length || credit.bytes == self.window;
+        if credit.left > 0 && fits(credit) {
+            return Ok(true);
         }
-        Ok(free_places(&self.socket, MIN_OUTBOX)?.saturating_sub(SPARE))
+        let is_polling = self.socket.transport_type() == TransportType::Polling;
+        credit.left = if is_polling || !fits(credit) {
+            if is_polling && credit.granted.is_some_and(|last| last.elapsed() < PAUSE) {
+                return Ok(false);
+            }
+            let free = free_places(&self.socket, self.places)?;
+            if free < self.places {
+                credit.left = 0;
+                return Ok(false);
+            }
+            credit.bytes = self.window;
+            if is_polling { POLLING_WINDOW } else { free.saturating_sub(SPARE) }
+        } else {
+            free_places(&self.socket, MIN_OUTBOX)?.saturating_sub(SPARE)
+        };
+        if credit.left > 0 {
+            credit.granted = Some(Instant::now());
+        }
+        Ok(credit.left > 0)
     }
 
     /// Waits for its turn to send.
@@ -139,8 +159,9 @@ impl Held<'_> {
     }
 
     async fn raw(&mut self, name: &str, data: &Json) -> Result<(), Gone> {
+        let length = data.as_str().len();
         let Ok(data) = serde_json::from_str::<&RawValue>(data.as_str()) else { return Ok(()) };
-        self.send(|socket| socket.emit(name, data)).await
+        self.send(length, |socket| socket.emit(name, data)).await
     }
 
     /// Answers the packet that waits under this number; nobody waits under `None`.
@@ -148,7 +169,8 @@ impl Held<'_> {
         if ack.is_none() {
             return Ok(());
         }
-        self.send(|socket| {
+        // A few words, whoever is answered.
+        self.send(0, |socket| {
             // A sender is used up by a try that finds the buffer full, so each try has its own.
             let mut nothing = socketioxide_core::Value::Bytes(bytes::Bytes::new());
             match AckSender::from_message_parts(socket, &mut nothing, &ack) {
@@ -159,19 +181,14 @@ impl Held<'_> {
         .await
     }
 
-    async fn send(&mut self, attempt: impl Fn(&Arc<Socket<LocalAdapter>>) -> Result<(), SendError>) -> Result<(), Gone> {
+    async fn send(&mut self, length: usize, attempt: impl Fn(&Arc<Socket<LocalAdapter>>) -> Result<(), SendError>) -> Result<(), Gone> {
         let mut pause = PAUSE;
         loop {
-            if self.credit.left == 0 {
-                self.credit.left = self.outlet.grant(self.credit.granted)?;
-                if self.credit.left > 0 {
-                    self.credit.granted = Some(Instant::now());
-                }
-            }
-            if self.credit.left > 0 {
+            if self.outlet.may_send(&mut self.credit, length)? {
                 match attempt(&self.outlet.socket) {
                     Ok(()) => {
-                        self.credit.left -= 1;
+                        self.credit.left = self.credit.left.saturating_sub(1);
+                        self.credit.bytes = self.credit.bytes.saturating_sub(length);
                         return Ok(());
                     }
                     Err(SendError::Socket(SocketError::InternalChannelFull)) => self.credit.left = 0,

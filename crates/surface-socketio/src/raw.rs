@@ -251,6 +251,17 @@ pub enum RawItem {
     },
 }
 
+#[cfg(feature = "io")]
+impl RawItem {
+    /// How long it is in bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Typed(event) => event.data.as_str().len(),
+            Self::Raw { event, .. } => event.as_str().len(),
+        }
+    }
+}
+
 impl RawWriter {
     /// A writer for a session without records.
     #[must_use]

@@ -161,7 +161,7 @@ impl Shell {
         if !socket.connected() {
             return;
         }
-        let outlet = Arc::new(Outlet::new(socket, gone, self.config.max_outbox.max(MIN_OUTBOX)));
+        let outlet = Arc::new(Outlet::new(socket, gone, self.config.max_outbox.max(MIN_OUTBOX), self.config.max_outbox_bytes));
         let counted = self.telemetry.socket();
         let desk = Desk { shell: self, inbox, outlet, subscriptions: std::collections::HashMap::new() };
         tokio::spawn(async move {

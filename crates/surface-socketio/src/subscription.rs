@@ -14,6 +14,8 @@ use crate::{RawItem, RawWriter, SocketEvent, SocketWriter, batch};
 
 /// Events taken out of the session at a time.
 const BATCH: usize = 64;
+/// And how many bytes of them; a longer one is taken alone.
+const BYTES: usize = 64 * 1024;
 
 /// How long a subscription may still send once the server is closing.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -39,6 +41,17 @@ pub(crate) struct RawFeed {
     pause: Duration,
     /// The last thing sent was a batch.
     batched: bool,
+}
+
+/// As many items as come to so many bytes.
+fn room<I>(length: impl Fn(&I) -> usize) -> impl FnMut(&I) -> bool {
+    let mut left = BYTES;
+    move |item| {
+        let length = length(item);
+        let fits = length <= left;
+        left = left.saturating_sub(length);
+        fits
+    }
 }
 
 impl Beginning {
@@ -70,7 +83,7 @@ impl Beginning {
     async fn next(&mut self) -> Vec<SocketEvent> {
         match self {
             Self::Turns { snapshot, .. } if !snapshot.is_empty() => std::mem::take(snapshot),
-            Self::Turns { tail, .. } => tail.next(BATCH).await,
+            Self::Turns { tail, .. } => tail.next_while(BATCH, room(|event: &SocketEvent| event.data.as_str().len())).await,
             Self::Raw(feed) => feed.next().await,
         }
     }
@@ -78,7 +91,7 @@ impl Beginning {
     fn ready(&mut self) -> Vec<SocketEvent> {
         match self {
             Self::Turns { snapshot, .. } if !snapshot.is_empty() => std::mem::take(snapshot),
-            Self::Turns { tail, .. } => tail.ready(BATCH),
+            Self::Turns { tail, .. } => tail.ready_while(BATCH, room(|event: &SocketEvent| event.data.as_str().len())),
             Self::Raw(feed) => feed.ready(),
         }
     }
@@ -91,7 +104,7 @@ impl RawFeed {
             tokio::time::sleep(self.pause).await;
         }
         loop {
-            let items = self.tail.next(BATCH).await;
+            let items = self.tail.next_while(BATCH, room(RawItem::len)).await;
             let events = self.unseen(items);
             if !events.is_empty() {
                 return events;
@@ -101,7 +114,7 @@ impl RawFeed {
 
     fn ready(&mut self) -> Vec<SocketEvent> {
         loop {
-            let items = self.tail.ready(BATCH);
+            let items = self.tail.ready_while(BATCH, room(RawItem::len));
             let none = items.is_empty();
             let events = self.unseen(items);
             if none || !events.is_empty() {

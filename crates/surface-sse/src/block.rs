@@ -51,6 +51,12 @@ impl Block {
         self.bytes.slice(DATA.len().min(end)..end)
     }
 
+    /// How long it is in bytes.
+    #[cfg(feature = "io")]
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The number of the event within its run; `run_start` is 1. An aside has none: then it is that of the event before.
     #[must_use]
     pub fn seq(&self) -> u64 {

@@ -22,7 +22,7 @@ use crate::{Block, Extras, Profile, SseWriter};
 
 /// Blocks fetched at a time.
 const BATCH: usize = 64;
-/// Bytes that are joined into one frame, where more is ready.
+/// Bytes fetched at a time, and joined into one frame: what is held for one reader. A longer block comes alone.
 const FRAME: usize = 64 * 1024;
 
 /// A run that waits has so long, when the server closes, to be refused.
@@ -117,7 +117,7 @@ impl Reading {
             match &mut self.source {
                 Source::Run { run, projection, tail } => tokio::select! {
                     biased;
-                    batch = tail.next(BATCH) => match batch {
+                    batch = tail.next_while(BATCH, room(FRAME)) => match batch {
                         Some(batch) => self.queue.extend(batch.items.into_iter().filter(|block| block.is_from(self.from))),
                         // The reader has all or asked for more than there ever was; its stream ends with the terminal all the same (sse.md §5.6).
                         None => {
@@ -173,6 +173,15 @@ impl Reading {
             self.progress = Progress::Whole;
         }
         Some(Ok(frame))
+    }
+}
+
+/// As many blocks as fit into so many bytes.
+fn room(mut left: usize) -> impl FnMut(&Block) -> bool {
+    move |block| {
+        let fits = block.len() <= left;
+        left = left.saturating_sub(block.len());
+        fits
     }
 }
 

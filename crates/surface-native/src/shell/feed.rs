@@ -15,6 +15,8 @@ use crate::{Kind, NativeFrame, NativeWriter, PendingAsk, RunSpan};
 
 /// How many frames are taken at a time.
 const BATCH: usize = 64;
+/// And how many bytes of them. A longer frame comes alone.
+const BYTES: usize = 64 * 1024;
 
 /// What a socket does next.
 #[derive(Debug)]
@@ -161,7 +163,13 @@ impl Feed {
                         self.stage = Stage::Over;
                         continue;
                     }
-                    let frames = self.tail.next(left.min(BATCH)).await;
+                    let mut room = BYTES;
+                    let fits = |frame: &NativeFrame| {
+                        let fits = frame.text.len() <= room;
+                        room = room.saturating_sub(frame.text.len());
+                        fits
+                    };
+                    let frames = self.tail.next_while(left.min(BATCH), fits).await;
                     let texts = self.show(at, frames);
                     if !texts.is_empty() {
                         return Step::Send(texts);

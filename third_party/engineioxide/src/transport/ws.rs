@@ -4,7 +4,7 @@
 //! Other functions are used internally to handle the websocket connection through tasks and channels
 //! and to handle upgrade from polling to ws
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{
     SinkExt, StreamExt, TryStreamExt,
@@ -18,7 +18,13 @@ use tokio_tungstenite::{
     tungstenite::{
         self, Message,
         handshake::derive_accept_key,
-        protocol::{Role, WebSocketConfig},
+        protocol::{
+            Role, WebSocketConfig,
+            frame::{
+                Frame,
+                coding::{Data, OpCode},
+            },
+        },
     },
 };
 use tokio_util::future::FutureExt as _;
@@ -29,6 +35,16 @@ use crate::{
     DisconnectReason, Socket, body::ResponseBody, config::EngineIoConfig, engine::EngineIo,
     errors::Error, handler::EngineIoHandler, socket::InternalRx, transport::make_open_packet,
 };
+
+/// What is gathered before it is written.
+const WRITE_BUFFER: usize = 16 * 1024;
+
+/// Longer messages go out in fragments of this size, each made when there is room for it: the library would hold the whole of one for each
+/// socket, move it with every write, and keep its room ever after.
+const FRAGMENT: usize = 64 * 1024;
+
+/// How long the writer may go on after the session was closed.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Create a response for websocket upgrade
 fn ws_response<B>(ws_key: &HeaderValue) -> Response<ResponseBody<B>> {
@@ -120,6 +136,7 @@ where
 {
     let ws_config = WebSocketConfig::default()
         .read_buffer_size(engine.config.ws_read_buffer_size)
+        .write_buffer_size(WRITE_BUFFER)
         .max_message_size(Some(engine.config.ws_max_message_size))
         .max_frame_size(Some(engine.config.ws_max_frame_size));
 
@@ -256,13 +273,68 @@ where
     Ok(())
 }
 
-/// Forwards all packets waiting to be sent to the websocket
-///
-/// The websocket stream is flushed only when the internal channel is drained
+/// Forwards all packets waiting to be sent to the websocket, until nothing can be written any more or the session is closed.
 async fn forward_to_socket<H: EngineIoHandler, S>(
     socket: Arc<Socket<H::Data>>,
-    mut tx: SplitSink<WebSocketStream<S>, Message>,
+    tx: SplitSink<WebSocketStream<S>, Message>,
 ) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let closed = async {
+        socket.cancellation_token.cancelled().await;
+        tokio::time::sleep(LAST_WORDS).await;
+    };
+    tokio::select! {
+        forwarded = forward_packets::<H, S>(&socket, tx) => {
+            if let Err(_e) = forwarded {
+                #[cfg(feature = "tracing")]
+                tracing::debug!("[sid={}] error sending packet: {}", socket.id, _e);
+                // What could not be written is lost, so nothing may come behind it.
+                socket.close(DisconnectReason::TransportError);
+            }
+        }
+        // The client does not read.
+        () = closed => {}
+    }
+}
+
+/// Writes a message, a long one in fragments.
+async fn feed<S>(
+    tx: &mut SplitSink<WebSocketStream<S>, Message>,
+    message: Message,
+) -> Result<(), tungstenite::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut kind, mut rest) = match message {
+        Message::Text(text) if text.len() > FRAGMENT => (Data::Text, bytes::Bytes::from(text)),
+        Message::Binary(bytes) if bytes.len() > FRAGMENT => (Data::Binary, bytes),
+        short => return tx.feed(short).await,
+    };
+    while rest.len() > FRAGMENT {
+        // Not in the middle of a character: not every client knows that it may be.
+        let cut = (FRAGMENT - 3..=FRAGMENT)
+            .rev()
+            .find(|at| rest[*at] & 0xc0 != 0x80)
+            .unwrap_or(FRAGMENT);
+        let frame = Frame::message(rest.split_to(cut), OpCode::Data(kind), false);
+        tx.feed(Message::Frame(frame)).await?;
+        kind = Data::Continue;
+    }
+    tx.feed(Message::Frame(Frame::message(
+        rest,
+        OpCode::Data(kind),
+        true,
+    )))
+    .await
+}
+
+/// The websocket stream is flushed only when the internal channel is drained
+async fn forward_packets<H: EngineIoHandler, S>(
+    socket: &Arc<Socket<H::Data>>,
+    mut tx: SplitSink<WebSocketStream<S>, Message>,
+) -> Result<(), tungstenite::Error>
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // A polling request that was in progress during the upgrade may still hold the lock.
@@ -273,7 +345,7 @@ async fn forward_to_socket<H: EngineIoHandler, S>(
     else {
         #[cfg(feature = "tracing")]
         tracing::debug!(sid = %socket.id, "session closed before starting the ws writer");
-        return;
+        return Ok(());
     };
     let InternalRx {
         buffered_rx,
@@ -293,9 +365,9 @@ async fn forward_to_socket<H: EngineIoHandler, S>(
                             let mut buff = Vec::with_capacity(bin.len() + 1);
                             buff.push(0x04);
                             buff.extend(bin);
-                            tx.feed(Message::Binary(buff.into())).await
+                            feed(&mut tx, Message::Binary(buff.into())).await
                         } else {
-                            tx.feed(Message::Binary(bin)).await
+                            feed(&mut tx, Message::Binary(bin)).await
                         }
                     }
                     // A Noop Packet maybe sent by the server to upgrade from a polling connection
@@ -304,13 +376,10 @@ async fn forward_to_socket<H: EngineIoHandler, S>(
                     Packet::Noop => Ok(()),
                     _ => {
                         let packet: String = $item.try_into().unwrap();
-                        tx.feed(Message::Text(packet.into())).await
+                        feed(&mut tx, Message::Text(packet.into())).await
                     }
                 };
-                if let Err(_e) = res {
-                    #[cfg(feature = "tracing")]
-                    tracing::debug!("[sid={}] error sending packet: {}", socket.id, _e);
-                }
+                res?;
             };
         }
 
@@ -319,7 +388,7 @@ async fn forward_to_socket<H: EngineIoHandler, S>(
         for item in packets {
             map_fn!(item);
         }
-        tx.flush().await.ok();
+        tx.flush().await?;
     }
 
     // Forward buffered packets until the channel is closed or the session is cancelled.
@@ -356,7 +425,7 @@ async fn forward_to_socket<H: EngineIoHandler, S>(
 
         #[cfg(feature = "tracing")]
         tracing::trace!(sid = %socket.id, "ws flush");
-        tx.flush().await.ok();
+        tx.flush().await?;
     }
 
     #[cfg(feature = "tracing")]
@@ -364,6 +433,7 @@ async fn forward_to_socket<H: EngineIoHandler, S>(
 
     tx.flush().await.ok();
     tx.close().await.ok();
+    Ok(())
 }
 /// Send a Engine.IO [`OpenPacket`] to initiate a websocket connection
 async fn init_handshake<S>(
