@@ -9,8 +9,8 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
-use interline_hub::{Closing, Cors, Farewell, Gate, Hub, Page, names_this_machine};
-use interline_journal::Memory;
+use interline_hub::{Closing, Cors, Farewell, Gate, Hub, Page, Restored, names_this_machine};
+use interline_journal::{Durable, Journal, JournalConfig, JournalError, Memory};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -27,6 +27,17 @@ const GOODBYE: Duration = Duration::from_secs(5);
 
 /// What the program's own routes say to pages: they are read, and nothing else.
 const CORS: Cors = Cors { methods: "GET, OPTIONS", headers: "Authorization, Content-Type", exposed: "" };
+
+/// Why the program cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// The listener has no address.
+    #[error("the address to listen on cannot be told")]
+    Listener(#[from] std::io::Error),
+    /// The log on the disk cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
 
 /// Why the program cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -49,12 +60,19 @@ impl App {
     /// Puts the parts together and serves on `listener`. `home` is what `/` shows.
     ///
     /// # Errors
-    /// When the listener has no address.
-    pub(crate) fn start(checked: Checked, listener: TcpListener, home: Router) -> std::io::Result<Self> {
+    /// When the listener has no address, or the log on the disk cannot be used.
+    pub(crate) fn start(checked: Checked, listener: TcpListener, home: Router) -> Result<Self, StartError> {
         let Checked { config, gate, routes, targets, warnings: _ } = checked;
         let address = listener.local_addr()?;
         let is_open = matches!(gate, Gate::Open);
-        let hub = Arc::new(Hub::new(gate, routes, config.run.clone(), config.ask.clone(), Arc::new(Memory::default())));
+        let journal = journal(&config.journal)?;
+        let hub = Arc::new(Hub::new(gate, routes, config.run.clone(), config.ask.clone(), journal).keeping(config.journal.clone()));
+        let restored = hub.restore()?;
+        if !config.journal.path.is_empty() {
+            let Restored { sessions, runs, unfinished, without_route } = restored;
+            tracing::info!(path = config.journal.path, sessions, runs, unfinished, without_route, "the journal is open");
+        }
+        tokio::spawn(hub.clone().keep_tidy());
         let telemetry = Arc::new(Telemetry::new());
         telemetry.register(|registry| hub.telemetry().register(registry));
         let own = home.merge(contracts::router()).merge(admin::router(hub.clone(), telemetry.clone(), targets));
@@ -124,6 +142,11 @@ async fn when_to_come_back(State(closing): State<Closing>, request: Request, nex
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
+}
+
+/// Where sessions live.
+fn journal(config: &JournalConfig) -> Result<Arc<dyn Journal>, JournalError> {
+    Ok(if config.path.is_empty() { Arc::new(Memory::default()) } else { Arc::new(Durable::start(config)?) })
 }
 
 /// The program's own routes and its answers to everything else, as pages may read them (sse.md §5.7). Each surface does the same for its own.

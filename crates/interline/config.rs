@@ -14,6 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use interline_hub::{AskConfig, Farewell, Models, RunConfig, Secret};
+use interline_journal::JournalConfig;
 use interline_upstream_native::{Kind, LinkConfig, Mode, UpstreamConfig};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,7 @@ pub(crate) struct Config {
     pub(crate) cors: CorsConfig,
     pub(crate) run: RunConfig,
     pub(crate) ask: AskConfig,
+    pub(crate) journal: JournalConfig,
     pub(crate) link: LinkConfig,
     pub(crate) sse: interline_surface_sse::Config,
     pub(crate) socketio: interline_surface_socketio::Config,
@@ -189,6 +191,17 @@ pub(crate) struct RouteConfig {
     pub(crate) on_busy: BusyPolicy,
     /// Milliseconds after which a run that nobody watches is stopped; `None` lets it go on.
     pub(crate) stop_unwatched_ms: Option<u64>,
+    /// What its sessions outlive; `buffered` where `[journal]` has a file, else `memory`.
+    pub(crate) durability: Option<DurabilityName>,
+}
+
+/// `durability` of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DurabilityName {
+    Memory,
+    Buffered,
+    Fsync,
 }
 
 /// `on_busy` of a route.

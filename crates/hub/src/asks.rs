@@ -21,6 +21,8 @@ pub(crate) struct Asks {
     /// The run that was told to stop: what it asked is void, whether the upstream has heard of it yet or not.
     stopping: Option<RunId>,
     verdicts: Vec<AskVerdict>,
+    /// What happens was settled, and logged, by another process.
+    is_recalling: bool,
 }
 
 struct Entry {
@@ -78,6 +80,16 @@ pub(crate) struct Taken {
 }
 
 impl Asks {
+    /// None yet; what happens from now on is read from the log, until [`Asks::recalled`].
+    pub(crate) fn recalling() -> Self {
+        Self { is_recalling: true, ..Self::default() }
+    }
+
+    /// What happens from now on happens here.
+    pub(crate) fn recalled(&mut self) {
+        self.is_recalling = false;
+    }
+
     pub(crate) fn raise(&mut self, ask: Ask, run: RunId, deadline: Millis) {
         self.entries.push(Entry { ask: Arc::new(ask), run, deadline, settled: None });
     }
@@ -210,6 +222,18 @@ impl Asks {
         .collect()
     }
 
+    /// It was said that nothing shows this answer to have been taken.
+    pub(crate) fn told_unconfirmed(&mut self, id: &AskId) {
+        self.unsure.iter_mut().filter(|unsure| unsure.ask == *id).for_each(|unsure| unsure.told = true);
+    }
+
+    /// The run is no longer kept.
+    pub(crate) fn forget(&mut self, run: RunId) {
+        self.entries.retain(|entry| entry.run != run);
+        self.decided.retain(|(of, _)| *of != run);
+        self.verdicts.retain(|verdict| verdict.run != run);
+    }
+
     /// When something of this is due next.
     pub(crate) fn next_deadline(&self, paused: bool, confirm: u64) -> Option<Millis> {
         let waiting = self.entries.iter().filter(|entry| self.stopping != Some(entry.run));
@@ -219,17 +243,23 @@ impl Asks {
     }
 
     fn judge(&mut self, at: Millis, run: RunId, ask: &Ask, outcome: AskOutcome, by: Option<Actor>, rule: Option<Text>) {
-        tracing::info!(
-            target: "interline::audit",
-            %run, ask = %ask.id, tool = %ask.tool_name, outcome = outcome.as_str(),
-            principal = by.as_ref().map(|by| tracing::field::display(&by.principal)),
-            surface = by.as_ref().map(|by| tracing::field::display(&by.surface)),
-            rule = rule.as_ref().map(tracing::field::display),
-            "an ask was settled"
-        );
+        if !self.is_recalling {
+            log_verdict(run, ask, outcome, by.as_ref(), rule.as_ref());
+        }
         let (kind, tool_name) = (ask.kind, ask.tool_name.clone());
         self.verdicts.push(AskVerdict { at, run, ask: ask.id.clone(), kind, tool_name, outcome, by, rule });
     }
+}
+
+fn log_verdict(run: RunId, ask: &Ask, outcome: AskOutcome, by: Option<&Actor>, rule: Option<&Text>) {
+    tracing::info!(
+        target: "interline::audit",
+        %run, ask = %ask.id, tool = %ask.tool_name, outcome = outcome.as_str(),
+        principal = by.map(|by| tracing::field::display(&by.principal)),
+        surface = by.map(|by| tracing::field::display(&by.surface)),
+        rule = rule.map(tracing::field::display),
+        "an ask was settled"
+    );
 }
 
 impl Entry {

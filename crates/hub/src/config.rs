@@ -24,8 +24,10 @@ pub struct RunConfig {
     pub max_sessions: usize,
     /// Milliseconds that a session and its runs are kept at least after something last happened in it.
     pub keep_ms: u64,
-    /// Milliseconds after which a session in which nothing happens is forgotten.
+    /// Milliseconds after which a session in which nothing happens is forgotten, and in one that goes on a run after its end.
     pub forget_ms: u64,
+    /// Runs that one session keeps; the oldest goes first.
+    pub max_runs: usize,
 }
 
 impl Default for RunConfig {
@@ -41,6 +43,7 @@ impl Default for RunConfig {
             max_sessions: 10_000,
             keep_ms: 3_600_000,
             forget_ms: 86_400_000,
+            max_runs: 10_000,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interline_model::{NoticeLevel, RunId, Text};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Settings;
@@ -28,8 +29,8 @@ pub(crate) async fn settle(session: Arc<Session>, run: RunId, settings: Settings
     futures_util::future::join_all(each).await;
 }
 
-/// Drives `run` until it has ended and its link has wound down.
-pub(crate) async fn drive(session: Arc<Session>, run: RunId, work: LinkFuture, tasks: TaskTracker) {
+/// Drives `run` until it has ended and its link has wound down, or it is left to the next process.
+pub(crate) async fn drive(session: Arc<Session>, run: RunId, work: LinkFuture, tasks: TaskTracker, handed_on: CancellationToken) {
     // A task of its own, so that a panic in a link ends this run and nothing else.
     let mut work = tasks.spawn(work);
     while let Some(wait) = session.due_in(run) {
@@ -40,12 +41,18 @@ pub(crate) async fn drive(session: Arc<Session>, run: RunId, work: LinkFuture, t
                     tracing::warn!(run = %run, session = %session.id(), %error, "the link gave up");
                 }
                 session.link_ended(run, result);
+                session.settle_warmth();
                 return;
             }
             () = tokio::time::sleep(wait.min(LONGEST_SLEEP)) => session.check(run),
             () = session.alarm.notified() => {}
+            () = handed_on.cancelled() => {
+                work.abort();
+                return;
+            }
         }
     }
+    session.settle_warmth();
     // Ended; the link sees its port's `over` and bounds its own winding down.
     if let Err(panic) = work.await {
         tracing::error!(run = %run, session = %session.id(), %panic, "the link broke while winding down");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use interline_journal::{Birth, Durability, Journal, LogKey};
+use interline_journal::{Birth, Durability, Health, Journal, JournalConfig, LogKey};
 use interline_model::{Actor, CellName, ForcedEnd, Json, Millis, Part, Principal, RunAccepted, RunId, SessionId, Text};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -19,29 +19,34 @@ use crate::conduct::OnBusy;
 use crate::driver;
 use crate::origin::Origins;
 use crate::route::{Route, Routes};
-use crate::session::{Session, Timers, now};
+use crate::session::{NotBegun, Parts, Session, Timers, now};
 use crate::telemetry::Telemetry;
 use crate::upstream::{RunInput, SessionSeed};
+use crate::warmth::Warmth;
 use crate::{AskConfig, RunConfig, Settings};
 
 /// All sessions of this process.
 pub struct Hub {
-    gate: Gate,
-    routes: Routes,
-    journal: Arc<dyn Journal>,
-    timers: Timers,
-    telemetry: Arc<Telemetry>,
-    tasks: TaskTracker,
+    pub(crate) gate: Gate,
+    pub(crate) routes: Routes,
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) timers: Timers,
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) tasks: TaskTracker,
     draining: AtomicBool,
     closing: Closing,
+    /// Cancelled when what goes on is left to the next process.
+    pub(crate) handed_on: CancellationToken,
+    pub(crate) warmth: Arc<Warmth>,
+    pub(crate) keeping: JournalConfig,
     registry: Mutex<Registry>,
 }
 
 #[derive(Default)]
-struct Registry {
-    owners: HashMap<Principal, Owner>,
-    runs: HashMap<RunId, Arc<Session>>,
-    keys: HashMap<IdempotencyKey, RunId>,
+pub(crate) struct Registry {
+    pub(crate) owners: HashMap<Principal, Owner>,
+    pub(crate) runs: HashMap<RunId, Arc<Session>>,
+    pub(crate) keys: HashMap<IdempotencyKey, RunId>,
     /// When sessions at rest were last looked for.
     swept_at: Millis,
 }
@@ -54,18 +59,31 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What one principal has.
 #[derive(Default)]
-struct Owner {
-    sessions: HashMap<SessionId, Arc<Session>>,
+pub(crate) struct Owner {
+    pub(crate) sessions: HashMap<SessionId, Arc<Session>>,
     /// Runs that go on, counted by the sessions themselves.
-    active: Arc<AtomicUsize>,
+    pub(crate) active: Arc<AtomicUsize>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct IdempotencyKey {
+pub(crate) struct IdempotencyKey {
     principal: Principal,
     cell: CellName,
     actor: Option<Text>,
     key: Text,
+}
+
+impl IdempotencyKey {
+    /// What the journal keeps of it beside the run.
+    fn tag(&self) -> Text {
+        Text::from(serde_json::json!([self.actor.as_deref(), &*self.key]).to_string())
+    }
+
+    /// The key that was kept so.
+    pub(crate) fn of_tag(tag: &str, principal: &Principal, cell: &CellName) -> Option<Self> {
+        let (actor, key): (Option<String>, String) = serde_json::from_str(tag).ok()?;
+        Some(Self { principal: principal.clone(), cell: cell.clone(), actor: actor.map(Text::from), key: Text::from(key) })
+    }
 }
 
 /// A session to be created.
@@ -144,6 +162,9 @@ pub enum StartError {
     /// The client has as many sessions as it may.
     #[error("too many sessions: at most {0}")]
     TooManySessions(usize),
+    /// The log on the disk cannot be written, and the run would not outlive the process as it should.
+    #[error("runs cannot be stored at the moment; try again later")]
+    Unstored,
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Draining,
@@ -166,16 +187,25 @@ impl Hub {
             gate,
             routes,
             journal,
+            warmth: Arc::new(Warmth::new(JournalConfig::default().memory_bytes)),
+            keeping: JournalConfig::default(),
             timers: Timers { run, ask },
             telemetry: Arc::default(),
             tasks: TaskTracker::new(),
             draining: AtomicBool::new(false),
             closing: Closing::default(),
+            handed_on: CancellationToken::new(),
             registry: Mutex::default(),
         }
     }
 
-    fn registry(&self) -> MutexGuard<'_, Registry> {
+    /// The same hub, within these bounds of `[journal]`.
+    #[must_use]
+    pub fn keeping(self, keeping: JournalConfig) -> Self {
+        Self { warmth: Arc::new(Warmth::new(keeping.memory_bytes)), keeping, ..self }
+    }
+
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -281,25 +311,22 @@ impl Hub {
             return Ok(session.clone());
         }
         let link = route.upstream.open(&SessionSeed { session: id.clone(), principal: principal.clone(), cell: cell.clone() });
-        let key = LogKey { principal: principal.clone(), session: id.clone() };
-        let (title, model, labels) = (new.title.clone(), new.model.clone(), new.labels.clone());
-        let birth = Birth { cell: cell.clone(), created_at: now(), title, model, labels };
-        let log = self.journal.open(&key, &birth, Durability::Memory);
-        let session = Arc::new(Session::new(
-            id.clone(),
+        let birth = Birth { cell, created_at: now(), title: new.title, model: new.model, labels: new.labels };
+        let log = self.journal.open(&LogKey { principal: principal.clone(), session: id.clone() }, &birth, route.durability);
+        let session = Session::new(Parts {
+            id: id.clone(),
             principal,
-            cell,
-            new.title,
-            new.model,
-            new.labels,
-            route.upstream.clone(),
-            route.conduct.clone(),
+            birth,
+            upstream: route.upstream.clone(),
+            conduct: route.conduct.clone(),
             link,
             log,
-            self.timers.clone(),
-            self.telemetry.clone(),
-            mine.active.clone(),
-        ));
+            stored: Vec::new(),
+            timers: self.timers.clone(),
+            telemetry: self.telemetry.clone(),
+            warmth: self.warmth.clone(),
+            active: mine.active.clone(),
+        });
         mine.sessions.insert(id, session.clone());
         self.telemetry.sessions(1);
         Ok(session)
@@ -350,11 +377,11 @@ impl Hub {
     /// Takes a session and all that refers to it out of the registry.
     fn remove(&self, registry: &mut Registry, principal: &Principal, id: &SessionId) -> bool {
         let Some(session) = registry.owners.get_mut(principal).and_then(|mine| mine.sessions.remove(id)) else { return false };
-        let runs = session.runs();
-        for info in &runs {
-            registry.runs.remove(&info.run);
+        let runs = session.run_ids();
+        for run in &runs {
+            registry.runs.remove(run);
         }
-        registry.keys.retain(|_, run| runs.iter().all(|info| info.run != *run));
+        registry.keys.retain(|_, run| !runs.contains(run));
         self.telemetry.sessions(-1);
         self.journal.remove(&LogKey { principal: principal.clone(), session: id.clone() });
         self.tasks.spawn(session.link.clone().close());
@@ -368,6 +395,15 @@ impl Hub {
             return;
         }
         registry.swept_at = now;
+        self.forget_rested(registry, now);
+    }
+
+    /// Forgets every session that has rested for long.
+    pub(crate) fn forget_resting_now(&self) {
+        self.forget_rested(&mut self.registry(), now());
+    }
+
+    fn forget_rested(&self, registry: &mut Registry, now: Millis) {
         let old = |session: &Arc<Session>| session.at_rest_since().is_some_and(|at| at.saturating_add(self.timers.run.forget_ms) <= now);
         let forgotten: Vec<(Principal, SessionId)> = registry
             .owners
@@ -417,6 +453,7 @@ impl Hub {
         }
         let new = NewSession { id: request.session.clone(), cell: Some(cell), ..NewSession::default() };
         let session = self.create_session(access, new)?;
+        self.must_store(&session)?;
         let run = request.run.unwrap_or_else(draw_run);
         let by = Actor { principal: access.principal().clone(), surface: Text::from_static(request.surface) };
         let accepted = RunAccepted {
@@ -431,22 +468,34 @@ impl Hub {
         };
         let model = route.upstream_model(request.model.as_deref());
         let model_to_set = model.clone();
-        let input =
-            RunInput { run, model, input: request.input, system_prompt: request.system_prompt, credential: access.credential().clone() };
+        let input = RunInput {
+            run,
+            model,
+            input: request.input,
+            system_prompt: request.system_prompt,
+            credential: access.credential().clone(),
+            handle: session.handle(),
+        };
         // Known before it begins, so that whoever reads its first event can ask for it at once.
         self.registry().runs.insert(run, session.clone());
-        let port = match session.begin(accepted) {
+        let port = match session.begin(accepted, key.as_ref().map(IdempotencyKey::tag)) {
             Ok(port) => port,
-            Err(active) => {
+            Err(error) => {
                 self.registry().runs.remove(&run);
-                return Err(StartError::Busy { run: active });
+                return Err(match error {
+                    NotBegun::Busy(run) => StartError::Busy { run },
+                    NotBegun::Unstored(error) => {
+                        tracing::error!(session = %session.id(), %error, "a run could not be stored, and was refused");
+                        StartError::Unstored
+                    }
+                });
             }
         };
         if let Some(key) = key {
             self.registry().keys.insert(key, run);
         }
         let work = session.link.clone().run(input, port);
-        self.tasks.spawn(driver::drive(session.clone(), run, work, self.tasks.clone()));
+        self.tasks.spawn(driver::drive(session.clone(), run, work, self.tasks.clone(), self.handed_on.clone()));
         let mut settings = request.settings;
         if let Some(model) = model_to_set.filter(|model| !route.upstream.starts_with_model() && session.tells_model(model)) {
             settings.model = Some(model);
@@ -521,6 +570,19 @@ impl Hub {
         Ok(Started::InTurn(receiver))
     }
 
+    /// Refuses a run that would not outlive the process as its cell promises.
+    fn must_store(&self, session: &Session) -> Result<(), StartError> {
+        match (session.durability(), self.journal.health()) {
+            (Durability::Memory, _) | (_, Health::Well) => Ok(()),
+            (Durability::Buffered, Health::Failing { unwritten_bytes, .. })
+                if unwritten_bytes < self.keeping.max_unwritten_bytes as u64 =>
+            {
+                Ok(())
+            }
+            (_, Health::Failing { .. }) => Err(StartError::Unstored),
+        }
+    }
+
     /// The run that was started with a key.
     fn started_by(&self, key: &IdempotencyKey) -> Option<(Arc<Session>, RunId)> {
         let registry = self.registry();
@@ -539,7 +601,7 @@ impl Hub {
         self.closing.leave();
         self.tasks.close();
         let sessions: Vec<_> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
-        let going = || sessions.iter().filter(|session| session.active_run().is_some()).count();
+        let going = || sessions.iter().filter(|session| session.is_busy()).count();
         let before = going();
         let quiet = async {
             while going() > 0 {
@@ -549,12 +611,16 @@ impl Hub {
         let in_time = tokio::time::timeout(grace, quiet).await.is_ok();
         tracing::info!(runs = before, left = going(), "no new runs were taken any more, and those that went on had their time");
         if !in_time {
-            for session in &sessions {
-                session.end_now(ForcedEnd::Shutdown);
+            let (left, ended): (Vec<_>, Vec<_>) = sessions.iter().partition(|session| self.hands_on(session));
+            ended.iter().for_each(|session| session.end_now(ForcedEnd::Shutdown));
+            if !left.is_empty() {
+                tracing::info!(runs = left.len(), "runs are left to the next process");
             }
         }
         self.closing.begin();
+        self.handed_on.cancel();
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
+        self.flush().await;
     }
 }
 

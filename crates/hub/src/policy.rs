@@ -1,7 +1,7 @@
 //! Policies: which asks are decided without asking anybody. The decision is a record of the session's log before the ask itself, so
 //! that what clients see can be built again from the log after the policy has changed.
 
-use interline_model::{Ask, AskKind, CellName, Json, Text};
+use interline_model::{Answer, Ask, AskKind, CellName, Json, Text};
 use regex::Regex;
 
 /// What a policy says to a permission.
@@ -37,6 +37,17 @@ pub struct Decided {
     pub allowed: bool,
     /// The rule's name.
     pub rule: Text,
+}
+
+impl Decided {
+    /// What the upstream is told.
+    pub(crate) fn answer(&self) -> Answer {
+        if self.allowed {
+            Answer::Allow { input: None, always: false }
+        } else {
+            Answer::Deny { message: Text::from(format!("denied by the policy {}", self.rule)) }
+        }
+    }
 }
 
 impl Policy {

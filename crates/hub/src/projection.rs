@@ -1,27 +1,39 @@
 //! Projections: a session as one surface shows it, written once and read by position.
 //!
 //! A client is a position. There is no queue and no channel for it to fall behind in; the wake-up only says that there is more.
+//! What a projection holds can be had again from the log at any time, so a session at rest may let go of it: it is *cold* then, and
+//! whoever looks next finds it warm again, with the same items at the same positions.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use interline_model::{Body, Event, Fact, Record, RunId, What, Writer};
 use tokio::sync::watch;
 
+use crate::session::Session;
 use crate::watchers::{Watchers, Watching};
 
 /// A session's items of one surface, so far, and the writer that makes them.
 pub struct Projection<W: Writer> {
     watchers: Watchers,
+    /// Whose records these are made of; dead where it is deleted.
+    session: Weak<Session>,
+    make: Box<dyn Fn() -> W + Send + Sync>,
     state: Mutex<State<W>>,
     /// How many items there are, counted from the session's beginning.
     end: watch::Sender<u64>,
 }
 
 struct State<W: Writer> {
+    /// `None` while it is cold.
+    written: Option<Written<W>>,
+    runs: Vec<Span>,
+}
+
+/// What the writer wrote.
+struct Written<W: Writer> {
     writer: W,
     items: Vec<W::Item>,
-    runs: Vec<Span>,
 }
 
 /// Where a run's items lie.
@@ -39,18 +51,43 @@ struct Span {
 pub struct Gone;
 
 impl<W: Writer> Projection<W> {
-    pub(crate) fn new(writer: W, watchers: Watchers) -> Self {
-        Self { watchers, state: Mutex::new(State { writer, items: Vec::new(), runs: Vec::new() }), end: watch::Sender::new(0) }
+    pub(crate) fn new(make: impl Fn() -> W + Send + Sync + 'static, session: Weak<Session>, watchers: Watchers) -> Self {
+        let state = State { written: Some(Written { writer: make(), items: Vec::new() }), runs: Vec::new() };
+        Self { watchers, session, make: Box::new(make), state: Mutex::new(state), end: watch::Sender::new(0) }
     }
 
     fn state(&self) -> MutexGuard<'_, State<W>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Looks at what is written, made again first if it is cold. `None` if it cannot be, because the session was deleted.
+    fn look<R>(&self, look: impl FnOnce(&Written<W>, &[Span]) -> R) -> Option<R> {
+        loop {
+            {
+                let state = self.state();
+                if let Some(written) = &state.written {
+                    return Some(look(written, &state.runs));
+                }
+            }
+            // Not under the lock: the session feeds this under its own.
+            self.session.upgrade()?.warm();
+        }
+    }
+
     /// Looks at the writer's state and the position that belongs to it: whoever tails from there misses nothing and sees nothing twice.
     pub fn with<R>(&self, look: impl FnOnce(&W, u64) -> R) -> R {
-        let state = self.state();
-        look(&state.writer, state.items.len() as u64)
+        loop {
+            {
+                let state = self.state();
+                if let Some(written) = &state.written {
+                    return look(&written.writer, written.items.len() as u64);
+                }
+            }
+            match self.session.upgrade() {
+                Some(session) => session.warm(),
+                None => return look(&(self.make)(), self.end()),
+            }
+        }
     }
 
     /// How many items the session has.
@@ -68,7 +105,7 @@ impl<W: Writer> Projection<W> {
     /// # Errors
     /// [`Gone`] when the session has no such run.
     pub fn run_tail(self: &Arc<Self>, run: RunId, first: u64) -> Result<RunTail<W>, Gone> {
-        self.span(run)?;
+        span(&self.state().runs, run)?;
         let _watching = self.watchers.enter();
         Ok(RunTail { wake: self.end.subscribe(), _watching, projection: self.clone(), run, next: first.max(1) })
     }
@@ -79,51 +116,91 @@ impl<W: Writer> Projection<W> {
     /// [`Gone`] when the session has no such run.
     pub fn run_len(&self, run: RunId) -> Result<(u64, bool), Gone> {
         let state = self.state();
-        let span = state.span(run)?;
-        let end = span.to.unwrap_or(state.items.len());
-        Ok((end.saturating_sub(span.from) as u64, span.to.is_some()))
+        let span = span(&state.runs, run)?;
+        let len = usize::try_from(self.end()).unwrap_or(usize::MAX);
+        Ok((span.to.unwrap_or(len).saturating_sub(span.from) as u64, span.to.is_some()))
     }
 
     /// A run's last item so far. Whoever looks at it does not watch the run.
     pub fn run_last(&self, run: RunId) -> Option<W::Item> {
-        let state = self.state();
-        let span = state.span(run).ok()?;
-        state.items.get(span.from..span.to.unwrap_or(state.items.len()))?.last().cloned()
+        let last = |written: &Written<W>, runs: &[Span]| {
+            let span = span(runs, run).ok()?;
+            written.items.get(span.from..span.to.unwrap_or(written.items.len()))?.last().cloned()
+        };
+        self.look(last).flatten()
     }
+}
 
-    fn span(&self, run: RunId) -> Result<Span, Gone> {
-        self.state().span(run)
-    }
+fn span(runs: &[Span], run: RunId) -> Result<Span, Gone> {
+    runs.iter().rfind(|span| span.run == run).copied().ok_or(Gone)
 }
 
 impl<W: Writer> State<W> {
-    fn span(&self, run: RunId) -> Result<Span, Gone> {
-        self.runs.iter().rfind(|span| span.run == run).copied().ok_or(Gone)
+    /// Writes a record, if it is warm. Whether anybody has to be woken.
+    fn write(&mut self, record: &Record, events: &[Event]) -> bool {
+        let Some(Written { writer, items }) = &mut self.written else { return false };
+        if let Body::Fact(Fact::RunAccepted(accepted)) = &record.body {
+            self.runs.push(Span { run: accepted.run, from: items.len(), to: None });
+        }
+        let before = items.len();
+        writer.write(record, events, items);
+        let ended = events.iter().any(|event| matches!(event.what, What::RunEnded(_)));
+        if ended && let Some(span) = self.runs.last_mut() {
+            span.to.get_or_insert(items.len());
+        }
+        ended || items.len() != before
+    }
+
+    fn len(&self) -> u64 {
+        self.written.as_ref().map_or(0, |written| written.items.len() as u64)
     }
 }
 
+/// Hands out a session's records and what they mean, from the beginning.
+pub(crate) type Story<'a> = &'a mut dyn FnMut(&mut dyn FnMut(&Record, &[Event]));
+
 /// A projection as the session feeds it, whatever its writer.
 pub(crate) trait Feed: Send + Sync {
+    /// Writes the next record. Not while it is cold.
     fn feed(&self, record: &Record, events: &[Event]);
+
+    /// Lets go of what the log can give back. Positions stay what they are.
+    fn cool(&self);
+
+    fn is_cold(&self) -> bool;
+
+    /// Writes everything anew.
+    fn warm(&self, story: Story<'_>);
+
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
 impl<W: Writer> Feed for Projection<W> {
     fn feed(&self, record: &Record, events: &[Event]) {
         let mut state = self.state();
-        let State { writer, items, runs } = &mut *state;
-        if let Body::Fact(Fact::RunAccepted(accepted)) = &record.body {
-            runs.push(Span { run: accepted.run, from: items.len(), to: None });
+        if state.write(record, events) {
+            self.end.send_replace(state.len());
         }
-        let before = items.len();
-        writer.write(record, events, items);
-        let ended = events.iter().any(|event| matches!(event.what, What::RunEnded(_)));
-        if ended && let Some(span) = runs.last_mut() {
-            span.to.get_or_insert(items.len());
-        }
-        if ended || items.len() != before {
-            self.end.send_replace(items.len() as u64);
-        }
+    }
+
+    fn cool(&self) {
+        self.state().written = None;
+    }
+
+    fn is_cold(&self) -> bool {
+        self.state().written.is_none()
+    }
+
+    fn warm(&self, story: Story<'_>) {
+        let mut warm = State { written: Some(Written { writer: (self.make)(), items: Vec::new() }), runs: Vec::new() };
+        story(&mut |record, events| {
+            warm.write(record, events);
+        });
+        let mut state = self.state();
+        *state = warm;
+        let len = state.len();
+        // Nobody is woken who has nothing to see.
+        self.end.send_if_modified(|end| std::mem::replace(end, len) != len);
     }
 
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
@@ -154,9 +231,13 @@ impl<W: Writer> Tail<W> {
     /// The same, as long as the items fit; the first one always does.
     pub fn ready_while(&mut self, max: usize, fits: impl FnMut(&W::Item) -> bool) -> Vec<W::Item> {
         self.wake.mark_unchanged();
-        let state = self.projection.state();
+        if self.at >= self.projection.end() {
+            // Also of a cold projection this is known.
+            return Vec::new();
+        }
         let from = usize::try_from(self.at).unwrap_or(usize::MAX);
-        let items = fitting(state.items.get(from..).unwrap_or_default(), max, fits);
+        let take = |written: &Written<W>, _: &[Span]| fitting(written.items.get(from..).unwrap_or_default(), max, fits);
+        let items: Vec<_> = self.projection.look(take).unwrap_or_default();
         self.at = self.at.saturating_add(items.len() as u64);
         items
     }
@@ -209,20 +290,16 @@ impl<W: Writer> RunTail<W> {
     pub async fn next_while(&mut self, max: usize, mut fits: impl FnMut(&W::Item) -> bool) -> Option<RunBatch<W::Item>> {
         loop {
             self.wake.mark_unchanged();
-            {
-                let state = self.projection.state();
-                let span = state.span(self.run).ok()?;
-                let end = span.to.unwrap_or(state.items.len());
-                let from = usize::try_from(self.next - 1).ok().and_then(|skip| span.from.checked_add(skip)).unwrap_or(usize::MAX);
-                let items = fitting(state.items.get(from..end).unwrap_or_default(), max, &mut fits);
+            let (len, is_all) = self.projection.run_len(self.run).ok()?;
+            if self.next <= len {
+                let (run, first) = (self.run, self.next);
+                let items: Vec<_> = self.projection.look(|written, runs| from_run(written, runs, run, first, max, &mut fits)).flatten()?;
                 if !items.is_empty() {
-                    let first = self.next;
                     self.next = self.next.saturating_add(items.len() as u64);
                     return Some(RunBatch { first, items });
                 }
-                if span.to.is_some() {
-                    return None;
-                }
+            } else if is_all {
+                return None;
             }
             self.wake.changed().await.ok()?;
         }
@@ -233,6 +310,21 @@ impl<W: Writer> RunTail<W> {
 fn fitting<I: Clone>(items: &[I], max: usize, mut fits: impl FnMut(&I) -> bool) -> Vec<I> {
     let mut first = true;
     items.iter().take(max).take_while(|item| fits(item) | std::mem::take(&mut first)).cloned().collect()
+}
+
+/// What fits of a run, from its item number `first` (1-based) on.
+fn from_run<W: Writer>(
+    written: &Written<W>,
+    runs: &[Span],
+    run: RunId,
+    first: u64,
+    max: usize,
+    fits: impl FnMut(&W::Item) -> bool,
+) -> Option<Vec<W::Item>> {
+    let span = span(runs, run).ok()?;
+    let end = span.to.unwrap_or(written.items.len());
+    let from = usize::try_from(first - 1).ok().and_then(|skip| span.from.checked_add(skip)).unwrap_or(usize::MAX);
+    Some(fitting(written.items.get(from..end).unwrap_or_default(), max, fits))
 }
 
 #[cfg(test)]
@@ -279,7 +371,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_run_is_numbered_from_one_and_ends() {
-        let projection = Arc::new(Projection::new(Frames, Watchers::new(0)));
+        let projection = Arc::new(Projection::new(|| Frames, Weak::new(), Watchers::new(0)));
         let (one, two) = (RunId::from_u128(1), RunId::from_u128(2));
         projection.feed(&accepted(one), &[]);
         projection.feed(&frame("a"), &[]);
@@ -303,7 +395,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_takes_as_much_as_it_has_room_for_and_one_item_at_least() {
-        let projection = Arc::new(Projection::new(Frames, Watchers::new(0)));
+        let projection = Arc::new(Projection::new(|| Frames, Weak::new(), Watchers::new(0)));
         let run = RunId::from_u128(1);
         projection.feed(&accepted(run), &[]);
         for text in ["aaaa", "b", "c", "dddd"] {
@@ -327,7 +419,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_number_beyond_the_end_waits_for_its_item() {
-        let projection = Arc::new(Projection::new(Frames, Watchers::new(0)));
+        let projection = Arc::new(Projection::new(|| Frames, Weak::new(), Watchers::new(0)));
         let run = RunId::from_u128(1);
         projection.feed(&accepted(run), &[]);
         let mut tail = projection.run_tail(run, 2).unwrap();

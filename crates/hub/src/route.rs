@@ -6,7 +6,7 @@ use std::sync::Arc;
 use interline_model::{CellName, Text};
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Conduct, Upstream};
+use crate::{Access, Conduct, Durability, Upstream};
 
 /// The longest model name that a surface takes from a client. It is in every list and every log, and no model is called more.
 pub const MAX_MODEL_BYTES: usize = 256;
@@ -32,6 +32,8 @@ pub struct Route {
     pub models: Models,
     /// How its runs go about people.
     pub conduct: Conduct,
+    /// What its sessions outlive. A session keeps the durability that it was made with.
+    pub durability: Durability,
 }
 
 impl Route {
@@ -113,6 +115,7 @@ mod tests {
             upstream: Arc::new(Nobody),
             models: Models::default(),
             conduct: Conduct::default(),
+            durability: Durability::Memory,
         };
         let cells = cells.iter().map(|cell| CellName::from(*cell)).collect();
         let access = Gate::Tokens(vec![Token { name: "a".into(), hash: SecretHash::of("s"), cells }]).admit(Some("s")).unwrap();

@@ -3,15 +3,17 @@
 mod commands;
 mod deadlines;
 mod info;
+mod keeping;
+mod recall;
 
 use std::any::TypeId;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use interline_journal::{Log, Mark};
+use interline_journal::{Birth, Log, Mark, StoredRun, Unstored};
 use interline_model::{
-    Answer, Body, CellName, Event, ExplainReader, ExplainWriter, Fact, FailureKind, ForcedEnd, Millis, NoticeLevel, Outcome, Principal,
+    Body, CellName, Event, ExplainReader, ExplainWriter, Fact, FailureKind, ForcedEnd, Json, Millis, NoticeLevel, Outcome, Principal,
     Reader, Record, RunAccepted, RunId, SessionId, Text, What, Writer,
 };
 use tokio::sync::{Notify, mpsc, watch};
@@ -25,25 +27,29 @@ use crate::projection::{Feed, Projection};
 use crate::queue::{Place, Queue};
 use crate::telemetry::Telemetry;
 use crate::upstream::{Command, Flow, Link, LinkError, RunPort, Upstream};
+use crate::warmth::Warmth;
 use crate::watchers::Watchers;
 use crate::{AskConfig, RunConfig};
 
 pub use commands::{AnswerError, Stopped};
 pub use info::{RunInfo, RunStatus, SessionInfo};
+use keeping::{Forgotten, Kept};
+use recall::Recalled;
+pub(crate) use recall::Unfinished;
 
 /// One conversation.
 pub struct Session {
+    me: Weak<Self>,
     id: SessionId,
     principal: Principal,
-    cell: CellName,
-    created_at: Millis,
-    labels: serde_json::Map<String, serde_json::Value>,
+    birth: Birth,
     upstream: Arc<dyn Upstream>,
     conduct: Conduct,
     pub(crate) link: Arc<dyn Link>,
     log: Arc<dyn Log>,
     pub(crate) timers: Timers,
     telemetry: Arc<Telemetry>,
+    warmth: Arc<Warmth>,
     /// Runs of the owner that go on, over all sessions.
     active: Arc<AtomicUsize>,
     /// Rings when a deadline came nearer.
@@ -55,6 +61,23 @@ pub struct Session {
     state: Mutex<State>,
 }
 
+/// What a session is made of.
+pub(crate) struct Parts {
+    pub(crate) id: SessionId,
+    pub(crate) principal: Principal,
+    pub(crate) birth: Birth,
+    pub(crate) upstream: Arc<dyn Upstream>,
+    pub(crate) conduct: Conduct,
+    pub(crate) link: Arc<dyn Link>,
+    pub(crate) log: Arc<dyn Log>,
+    /// The runs that its log has already.
+    pub(crate) stored: Vec<StoredRun>,
+    pub(crate) timers: Timers,
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) warmth: Arc<Warmth>,
+    pub(crate) active: Arc<AtomicUsize>,
+}
+
 /// The two sections of the config that a session obeys.
 #[derive(Clone)]
 pub(crate) struct Timers {
@@ -63,10 +86,16 @@ pub(crate) struct Timers {
 }
 
 struct State {
+    /// The log is another process's, and has not been read yet.
+    is_unread: bool,
     reader: Option<Box<dyn Reader>>,
     feeds: HashMap<(TypeId, String), Arc<dyn Feed>>,
     events: Vec<Event>,
     runs: Vec<Run>,
+    /// Where each run lies in the log: known also while that is unread.
+    kept: VecDeque<Kept>,
+    /// Runs that are no longer kept.
+    forgotten: Forgotten,
     asks: Asks,
     /// The upstream said that the session is paused.
     paused: bool,
@@ -74,6 +103,15 @@ struct State {
     model: Option<Text>,
     /// The model that the upstream was last told to use, where it is told during a run.
     told_model: Option<Text>,
+    /// Under what the link finds the latest run again.
+    handle: Option<Json>,
+    /// Records that were shown and could not be stored; stored before the next one.
+    owed: VecDeque<(Record, Mark)>,
+    /// What the journal keeps beside the run that begins.
+    tag: Option<Text>,
+    recalled: Recalled,
+    /// Some projection is cold.
+    is_cold: bool,
     last_at: Millis,
 }
 
@@ -87,61 +125,66 @@ struct Run {
     frame_at: Millis,
     /// What its frames came to, in bytes.
     bytes: usize,
+    /// The upstream took it.
+    is_attached: bool,
 }
 
 impl Session {
-    #[expect(clippy::too_many_arguments, reason = "called in one place, by the hub")]
-    pub(crate) fn new(
-        id: SessionId,
-        principal: Principal,
-        cell: CellName,
-        title: Option<Text>,
-        model: Option<Text>,
-        labels: serde_json::Map<String, serde_json::Value>,
-        upstream: Arc<dyn Upstream>,
-        conduct: Conduct,
-        link: Arc<dyn Link>,
-        log: Arc<dyn Log>,
-        timers: Timers,
-        telemetry: Arc<Telemetry>,
-        active: Arc<AtomicUsize>,
-    ) -> Self {
-        let now = now();
-        let conduct = Conduct { policies: Arc::new(conduct.policies.of(&cell)), ..conduct };
+    pub(crate) fn new(parts: Parts) -> Arc<Self> {
+        let Parts { id, principal, birth, upstream, conduct, link, log, stored, timers, telemetry, warmth, active } = parts;
+        let conduct = Conduct { policies: Arc::new(conduct.policies.of(&birth.cell)), ..conduct };
+        let kept: VecDeque<Kept> = stored.iter().map(Kept::from).collect();
         let state = State {
+            is_unread: !kept.is_empty() || !log.is_empty(),
             reader: None,
             feeds: HashMap::new(),
             events: Vec::new(),
             runs: Vec::new(),
+            last_at: kept.iter().map(Kept::last_at).max().unwrap_or(birth.created_at),
+            kept,
+            forgotten: Forgotten::default(),
             asks: Asks::default(),
             paused: false,
-            title,
-            model,
+            title: birth.title.clone(),
+            model: birth.model.clone(),
             told_model: None,
-            last_at: now,
+            handle: None,
+            owed: VecDeque::new(),
+            tag: None,
+            recalled: Recalled::default(),
+            is_cold: false,
         };
-        Self {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             id,
             principal,
-            cell,
-            created_at: now,
-            labels,
+            birth,
             upstream,
             conduct,
             link,
             log,
             timers,
             telemetry,
+            warmth,
             active,
             alarm: Notify::new(),
-            watchers: Watchers::new(now),
+            watchers: Watchers::new(now()),
             queue: Queue::default(),
             busy: watch::Sender::new(false),
             state: Mutex::new(state),
-        }
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.locked();
+        if std::mem::take(&mut state.is_unread) {
+            self.recall(&mut state);
+        }
+        state
+    }
+
+    /// The state as it is, also when the log is unread.
+    fn locked(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -160,30 +203,28 @@ impl Session {
     /// Its cell, for life.
     #[must_use]
     pub fn cell(&self) -> &CellName {
-        &self.cell
+        &self.birth.cell
     }
 
-    /// The session as one surface shows it. `key` tells apart projections of the same writer with different options. The first caller
-    /// has it built from the log; from then on it is fed live.
-    pub fn projection<W: Writer>(&self, key: &str, writer: impl FnOnce() -> W) -> Arc<Projection<W>> {
+    /// The title that it was created with; later ones are in its log.
+    #[must_use]
+    pub fn first_title(&self) -> Option<&Text> {
+        self.birth.title.as_ref()
+    }
+
+    /// The session as one surface shows it. `key` tells apart projections of the same writer with different options; `make` makes a fresh
+    /// writer, and one made later must write the same. The first caller has it built from the log; from then on it is fed live.
+    pub fn projection<W: Writer>(&self, key: &str, make: impl Fn() -> W + Send + Sync + 'static) -> Arc<Projection<W>> {
         let key = (TypeId::of::<W>(), key.to_owned());
-        if let Some(projection) = self.state().projection(&key) {
-            return projection;
-        }
-        // Made while nothing is locked: the closure may ask this session for its title.
-        let writer = writer();
         let mut state = self.state();
         if let Some(projection) = state.projection(&key) {
             return projection;
         }
-        let projection = Arc::new(Projection::new(writer, self.watchers.clone()));
-        let mut reader: Option<Box<dyn Reader>> = None;
-        let mut events = Vec::new();
-        let _ = self.log.replay(0, &mut |record| {
-            self.read(&mut reader, record, &mut events);
-            projection.feed(record, &events);
-        });
+        let projection = Arc::new(Projection::new(make, self.me.clone(), self.watchers.clone()));
+        self.write(&mut state, &*projection);
         state.feeds.insert(key, projection.clone());
+        drop(state);
+        self.settle_warmth();
         projection
     }
 
@@ -199,10 +240,10 @@ impl Session {
 
     /// The records from number `from` on. Nothing that a client can have seen is missing from them.
     pub(crate) fn records(&self, from: usize) -> Vec<Record> {
-        // A record is fed to the projections before it is appended, both under this lock.
-        drop(self.state());
+        let mut state = self.state();
         let mut records = Vec::new();
-        let _ = self.log.replay(from, &mut |record| records.push(record.clone()));
+        // What is damaged is forgotten, and not explained.
+        self.replay(&mut state, from, &mut |record| records.push(record.clone()));
         records
     }
 
@@ -223,17 +264,44 @@ impl Session {
 
     /// Appends a record and lets everybody see what it means.
     fn append(&self, state: &mut State, body: Body) {
+        if let Err(refused) = self.try_append(state, body) {
+            self.not_stored(state, *refused);
+        }
+    }
+
+    /// Appends a record and lets everybody see what it means, unless it has to be on the disk first and cannot be.
+    fn try_append(&self, state: &mut State, body: Body) -> Result<(), Box<Refused>> {
+        self.warm_feeds(state);
         let at = now().max(state.last_at);
         state.last_at = at;
         let record = Record { at, body };
         let mut events = std::mem::take(&mut state.events);
         self.read(&mut state.reader, &record, &mut events);
-        for event in &events {
-            self.note(state, at, event);
+        let mark = state.mark(&record, &events);
+        let stored = self.store(state, &record, &mark);
+        if stored.is_ok() {
+            self.show(state, &record, &mark, &events);
+        }
+        state.events = events;
+        stored.map_err(|error| Box::new(Refused { record, mark, error }))
+    }
+
+    /// Lets everybody see a record.
+    fn show(&self, state: &mut State, record: &Record, mark: &Mark, events: &[Event]) {
+        state.keep(record, mark, self.log.len());
+        for event in events {
+            self.note(state, record.at, event);
+        }
+        if matches!(mark, Mark::Ends)
+            && let Some(run) = state.runs.last()
+        {
+            self.telemetry.run_ended(run.info.status);
+            self.active.fetch_sub(1, Ordering::Relaxed);
+            self.alarm.notify_one();
         }
         self.telemetry.events(events.len());
         for feed in state.feeds.values() {
-            feed.feed(&record, &events);
+            feed.feed(record, events);
         }
         if state.active().is_none()
             && let Some(run) = state.runs.last()
@@ -241,9 +309,6 @@ impl Session {
             run.over.cancel();
             self.busy.send_replace(false);
         }
-        state.events = events;
-        // A log in memory takes everything.
-        let _ = self.log.append(record, Mark::Plain);
     }
 
     /// Keeps what the hub itself must know of an event.
@@ -286,52 +351,40 @@ impl Session {
                 run.info.usage = end.usage;
                 asks.run_ended(at);
                 *paused = false;
-                self.telemetry.run_ended(run.info.status);
-                self.active.fetch_sub(1, Ordering::Relaxed);
-                self.alarm.notify_one();
             }
             _ => {}
         }
     }
 
-    /// Begins a run, unless one goes on: then its id.
-    pub(crate) fn begin(self: &Arc<Self>, accepted: RunAccepted) -> Result<RunPort, RunId> {
+    /// Begins a run.
+    ///
+    /// # Errors
+    /// When one goes on, or its first record has to be on the disk and cannot be.
+    pub(crate) fn begin(self: &Arc<Self>, accepted: RunAccepted, tag: Option<Text>) -> Result<RunPort, NotBegun> {
         let mut state = self.state();
         if let Some(run) = state.active() {
-            return Err(run.info.run);
+            return Err(NotBegun::Busy(run.info.run));
         }
         let run = accepted.run;
-        let (sender, commands) = mpsc::unbounded_channel();
-        let over = CancellationToken::new();
+        let (before, model) = (state.model.clone(), accepted.model.clone());
         let started_at = now().max(state.last_at);
-        let info = RunInfo {
-            run,
-            model: accepted.model.clone(),
-            by: accepted.by.clone(),
-            actor: accepted.actor.clone(),
-            status: RunStatus::Running,
-            started_at,
-            ended_at: None,
-            turns: 0,
-            steps: 0,
-            usage: None,
-        };
-        state.model = Some(accepted.model.clone());
-        let headless = accepted.headless;
-        state.runs.push(Run {
-            info,
-            headless,
-            commands: sender,
-            over: over.clone(),
-            stop_at: None,
-            error_at: None,
-            frame_at: started_at,
-            bytes: 0,
-        });
+        let (entry, commands) = Run::new(&accepted, started_at);
+        let over = entry.over.clone();
+        state.model = Some(model);
+        state.runs.push(entry);
+        state.tag = tag;
+        match self.try_append(&mut state, Body::Fact(Fact::RunAccepted(Box::new(accepted)))) {
+            Ok(()) => {}
+            Err(refused) => {
+                state.runs.pop();
+                state.model = before;
+                state.reader = None;
+                return Err(NotBegun::Unstored(refused.error));
+            }
+        }
         self.busy.send_replace(true);
         self.telemetry.run_started();
         self.active.fetch_add(1, Ordering::Relaxed);
-        self.append(&mut state, Body::Fact(Fact::RunAccepted(Box::new(accepted))));
         Ok(RunPort { session: self.clone(), run, commands, over })
     }
 
@@ -360,7 +413,7 @@ impl Session {
         let error_at = latest.error_at.take();
         self.decide(&mut state, &frame);
         self.append(&mut state, Body::Frame(frame));
-        let unread = matches!(state.events.as_slice(), [Event { what: What::Other { name }, .. }] if &**name == "malformed");
+        let unread = recall::is_malformed(&state.events);
         if let Some(latest) = state.runs.last_mut() {
             if unread {
                 // What is no frame is no sign of life: `null`s must not keep a run up for ever.
@@ -386,13 +439,9 @@ impl Session {
         let decided = if headless { Some(policies.decide_without_people(&ask)) } else { policies.decide(&ask) };
         let Some(decided) = decided else { return };
         state.asks.decide(&ask, run, &decided, now().max(state.last_at));
+        let answer = decided.answer();
         let Decided { allowed, rule } = decided;
-        self.append(state, Body::Fact(Fact::AskDecided { ask: ask.id.clone(), allowed, rule: rule.clone() }));
-        let answer = if allowed {
-            Answer::Allow { input: None, always: false }
-        } else {
-            Answer::Deny { message: Text::from(format!("denied by the policy {rule}")) }
-        };
+        self.append(state, Body::Fact(Fact::AskDecided { ask: ask.id.clone(), allowed, rule }));
         if let Some(run) = state.runs.last() {
             let _ = run.commands.send(Command::Answer { ask: Arc::new(ask), answer });
         }
@@ -402,6 +451,18 @@ impl Session {
         let mut state = self.state();
         if state.is_active(run) {
             self.append(&mut state, Body::Fact(if up { Fact::LinkBack } else { Fact::LinkLost }));
+        }
+    }
+
+    /// The upstream took the run; under this handle its link finds it again.
+    pub(crate) fn attached(&self, run: RunId, handle: Json) {
+        let mut state = self.state();
+        if state.is_active(run) {
+            state.handle = Some(handle.clone());
+            if let Some(run) = state.runs.last_mut() {
+                run.is_attached = true;
+            }
+            self.append(&mut state, Body::Fact(Fact::Attached { handle }));
         }
     }
 
@@ -448,11 +509,61 @@ impl Session {
         self.queue.enter(max, run, given_up)
     }
 
+    /// Whether a run goes on. A log that is unread stays so.
+    pub(crate) fn is_busy(&self) -> bool {
+        *self.busy.borrow()
+    }
+
     /// Waits until no run goes on.
     pub(crate) async fn rest(&self) {
         let mut busy = self.busy.subscribe();
         // The sender is the session's own, and outlives this.
         let _ = busy.wait_for(|busy| !busy).await;
+    }
+}
+
+/// A record that had to be on the disk and is not.
+struct Refused {
+    record: Record,
+    mark: Mark,
+    error: Unstored,
+}
+
+/// Why a run did not begin.
+pub(crate) enum NotBegun {
+    /// This one goes on.
+    Busy(RunId),
+    /// It could not be stored.
+    Unstored(Unstored),
+}
+
+impl Run {
+    fn new(accepted: &RunAccepted, started_at: Millis) -> (Self, mpsc::UnboundedReceiver<Command>) {
+        let info = RunInfo {
+            run: accepted.run,
+            model: accepted.model.clone(),
+            by: accepted.by.clone(),
+            actor: accepted.actor.clone(),
+            status: RunStatus::Running,
+            started_at,
+            ended_at: None,
+            turns: 0,
+            steps: 0,
+            usage: None,
+        };
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let run = Self {
+            info,
+            headless: accepted.headless,
+            commands,
+            over: CancellationToken::new(),
+            stop_at: None,
+            error_at: None,
+            frame_at: started_at,
+            bytes: 0,
+            is_attached: false,
+        };
+        (run, receiver)
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Telemetry {
     frame_bytes: Counter<u64, AtomicU64>,
     late_frames: Counter<u64, AtomicU64>,
     events: Counter<u64, AtomicU64>,
+    runs_forgotten: Counter<u64, AtomicU64>,
+    runs_resumed: Counter<u64, AtomicU64>,
 }
 
 impl Telemetry {
@@ -39,6 +41,8 @@ impl Telemetry {
         registry.register("interline_upstream_frame_bytes", "Bytes of messages received from upstreams", self.frame_bytes.clone());
         registry.register("interline_upstream_late_frames", "Messages received after the end of their run", self.late_frames.clone());
         registry.register("interline_events", "Canonical events read from records", self.events.clone());
+        registry.register("interline_runs_forgotten", "Runs no longer kept", self.runs_forgotten.clone());
+        registry.register("interline_runs_resumed", "Unfinished runs of an earlier process taken up again", self.runs_resumed.clone());
     }
 
     /// How many runs go on.
@@ -68,6 +72,14 @@ impl Telemetry {
 
     pub(crate) fn late_frame(&self) {
         self.late_frames.inc();
+    }
+
+    pub(crate) fn runs_forgotten(&self, count: usize) {
+        self.runs_forgotten.inc_by(count as u64);
+    }
+
+    pub(crate) fn run_resumed(&self) {
+        self.runs_resumed.inc();
     }
 
     pub(crate) fn events(&self, count: usize) {

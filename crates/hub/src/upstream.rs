@@ -4,7 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use interline_model::{Answer, Ask, CellName, ExplainReader, FailureKind, Part, Principal, Reader, RunId, SessionId, Text, Unexplained};
+use interline_model::{
+    Answer, Ask, CellName, ExplainReader, FailureKind, Json, Part, Principal, Reader, RunId, SessionId, Text, Unexplained,
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -81,6 +83,18 @@ pub trait Link: Send + Sync {
     /// run that was ended locally may still be winding down when the next one begins (decision 16).
     fn run(self: Arc<Self>, input: RunInput, port: RunPort) -> LinkFuture;
 
+    /// Whether [`Link::take_up`] may find a run again, so that one can be left to the next process.
+    fn takes_up(&self) -> bool {
+        false
+    }
+
+    /// Carries on with a run that another process began: finds it again, delivers what was missed, lined up with what had come, and goes on
+    /// as [`Link::run`]. Says [`RunPort::link_back`] when it has the run.
+    fn take_up(self: Arc<Self>, resumption: Resumption, port: RunPort) -> LinkFuture {
+        let _ = (resumption, port);
+        Box::pin(std::future::ready(Err(LinkError::Gone("its runs cannot be found again".to_owned()))))
+    }
+
     /// Does something else for the session, beside whatever run goes on.
     fn act(self: Arc<Self>, action: Action, credential: RunCredential) -> ActionFuture {
         let _ = credential;
@@ -104,6 +118,22 @@ pub struct RunInput {
     /// A system prompt from the client.
     pub system_prompt: Option<Text>,
     /// What it is submitted with.
+    pub credential: RunCredential,
+    /// The handle that the session's run before this one was attached under, perhaps by another process: an upstream that keeps conversations
+    /// goes on with that one.
+    pub handle: Option<Json>,
+}
+
+/// A run that another process left unfinished.
+#[derive(Clone, Debug)]
+pub struct Resumption {
+    /// The run.
+    pub run: RunId,
+    /// What [`RunPort::attached`] was told.
+    pub handle: Json,
+    /// The messages of the run that the log has, in order.
+    pub frames: Vec<Text>,
+    /// What it was submitted with.
     pub credential: RunCredential,
 }
 
@@ -171,6 +201,11 @@ impl RunPort {
             Some(command) => command,
             None => std::future::pending().await,
         }
+    }
+
+    /// Records that the upstream has the run, and the handle under which it is found again, also by another process. No secret may be in it.
+    pub fn attached(&self, handle: Json) {
+        self.session.attached(self.run, handle);
     }
 
     /// Records that the connection broke and is being restored.

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use interline_hub::{Conduct, Decision, Gate, OnBusy, Policies, Policy, Route, Routes, Token, Unwatched, Upstream};
+use interline_hub::{Conduct, Decision, Durability, Gate, OnBusy, Policies, Policy, Route, Routes, Token, Unwatched, Upstream};
 use interline_model::CellName;
 use interline_upstream_native::{ConfigError, Kind, Mode};
 
 use super::layers::Places;
-use super::{AuthMode, BusyPolicy, Config, PolicyDecision, Problem, Problems, RouteConfig, bounds};
+use super::{AuthMode, BusyPolicy, Config, DurabilityName, PolicyDecision, Problem, Problems, RouteConfig, bounds};
 use crate::admin::Target;
 use crate::{logging, upstreams};
 
@@ -194,6 +194,13 @@ fn routes(config: &Config, upstreams: &Named, found: &mut Findings<'_>) -> Route
         if section.stop_unwatched_ms == Some(0) {
             found.add(key("stop_unwatched_ms"), "must be more than 0: nobody watches a run in its first moment");
         }
+        let durability = durability(config, section);
+        if durability != Durability::Memory && config.journal.path.is_empty() {
+            found.add(
+                key("durability"),
+                "needs a file that outlives the program: name one in [journal] path, or set durability = \"memory\"",
+            );
+        }
         match upstreams.iter().find(|(name, _)| *name == section.upstream) {
             Some((_, Some(upstream))) => {
                 routes.push(Route {
@@ -201,6 +208,7 @@ fn routes(config: &Config, upstreams: &Named, found: &mut Findings<'_>) -> Route
                     upstream: upstream.clone(),
                     models: section.model.clone(),
                     conduct: conduct(section, &policies),
+                    durability,
                 });
             }
             // What is wrong with it is said already.
@@ -212,6 +220,16 @@ fn routes(config: &Config, upstreams: &Named, found: &mut Findings<'_>) -> Route
         }
     }
     Routes::new(routes)
+}
+
+fn durability(config: &Config, section: &RouteConfig) -> Durability {
+    match section.durability {
+        Some(DurabilityName::Memory) => Durability::Memory,
+        Some(DurabilityName::Buffered) => Durability::Buffered,
+        Some(DurabilityName::Fsync) => Durability::Fsync,
+        None if config.journal.path.is_empty() => Durability::Memory,
+        None => Durability::Buffered,
+    }
 }
 
 /// Every policy that is sound.

@@ -14,10 +14,19 @@ pub struct JournalConfig {
     pub max_bytes: u64,
     /// Bytes that may wait in memory for a disk that fails or is slow; beyond them the journal counts as failing.
     pub max_unwritten_bytes: usize,
+    /// Bytes of messages that sessions at rest may hold in memory though the disk has them, once for each surface in use. The hub has those that were
+    /// used least recently let go of theirs.
+    pub memory_bytes: u64,
 }
 
 impl Default for JournalConfig {
     fn default() -> Self {
-        Self { path: String::new(), flush_ms: 50, max_bytes: 8 * 1024 * 1024 * 1024, max_unwritten_bytes: 256 * 1024 * 1024 }
+        Self {
+            path: String::new(),
+            flush_ms: 50,
+            max_bytes: 8 * 1024 * 1024 * 1024,
+            max_unwritten_bytes: 256 * 1024 * 1024,
+            memory_bytes: 256 * 1024 * 1024,
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::{SocketEvent, SocketWriter, rules};
 ///
 /// The session is read again for each of its runs, so this is for people who look for something.
 pub(crate) fn messages(shell: &Shell, session: &Arc<Session>) -> Json {
-    let title = session.info().title;
+    let title = session.first_title().cloned().unwrap_or_default();
     let mut told: HashMap<String, Vec<Json>> = HashMap::new();
     for run in session.runs() {
         let writer = SocketWriter::new(shell.config.options()).titled(title.clone());

@@ -100,7 +100,9 @@ impl From<StartError> for Refusal {
         match error {
             StartError::Busy { .. } => Self::Busy,
             StartError::CellNotFound(_) | StartError::SessionNotFound(_) => Self::AccessDenied,
-            StartError::TooManyRuns(_) | StartError::TooManySessions(_) | StartError::Draining => Self::Unavailable(error.to_string()),
+            StartError::TooManyRuns(_) | StartError::TooManySessions(_) | StartError::Unstored | StartError::Draining => {
+                Self::Unavailable(error.to_string())
+            }
         }
     }
 }
@@ -199,7 +201,7 @@ impl From<StartError> for Problem {
         match error {
             StartError::CellNotFound(_) | StartError::SessionNotFound(_) => Self::NotFound("Session"),
             StartError::TooManyRuns(_) | StartError::TooManySessions(_) => Self::TooMany(error.to_string()),
-            StartError::Busy { .. } | StartError::Draining => Self::Unavailable(error.to_string()),
+            StartError::Busy { .. } | StartError::Unstored | StartError::Draining => Self::Unavailable(error.to_string()),
         }
     }
 }

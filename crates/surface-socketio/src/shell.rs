@@ -127,15 +127,14 @@ impl FromConnectParts<socketioxide::adapter::LocalAdapter> for Connected {
 impl Shell {
     /// The session as this surface shows it.
     pub(crate) fn projection(&self, session: &Session) -> Arc<Projection<SocketWriter>> {
-        // Asked before: the session is locked while it makes the writer.
-        let title = session.info().title;
-        session.projection("", || SocketWriter::new(self.config.options()).titled(title))
+        let (options, title) = (self.config.options(), session.first_title().cloned().unwrap_or_default());
+        session.projection("", move || SocketWriter::new(options.clone()).titled(title.clone()))
     }
 
     /// The session as sockets get it that asked for raw events.
     pub(crate) fn raw_projection(&self, session: &Session) -> Arc<Projection<RawWriter>> {
-        let title = session.info().title;
-        session.projection("", || RawWriter::new(self.config.options()).titled(title))
+        let (options, title) = (self.config.options(), session.first_title().cloned().unwrap_or_default());
+        session.projection("", move || RawWriter::new(options.clone()).titled(title.clone()))
     }
 
     /// Before the CONNECT reply: who is it? Everything that receives is in place before the client may send (guard: lost first packets).

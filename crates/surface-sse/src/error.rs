@@ -97,6 +97,7 @@ impl Refusal {
             Self::Unprocessable(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_request"),
             Self::Start(StartError::TooManyRuns(_)) => (StatusCode::TOO_MANY_REQUESTS, "too_many_runs"),
             Self::Start(StartError::TooManySessions(_)) => (StatusCode::TOO_MANY_REQUESTS, "too_many_sessions"),
+            Self::Start(StartError::Unstored) => (StatusCode::SERVICE_UNAVAILABLE, "storage_unavailable"),
             Self::Start(StartError::Draining) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         }
     }
@@ -109,7 +110,7 @@ impl Refusal {
     /// Seconds after which trying again makes sense.
     fn retry_after(&self) -> Option<HeaderValue> {
         match self {
-            Self::Start(StartError::TooManyRuns(_) | StartError::TooManySessions(_) | StartError::Draining) => {
+            Self::Start(StartError::TooManyRuns(_) | StartError::TooManySessions(_) | StartError::Unstored | StartError::Draining) => {
                 Some(HeaderValue::from_static("5"))
             }
             _ => None,

@@ -130,14 +130,19 @@ async fn wrong_path() -> Refusal {
 impl Shell {
     /// The session as this surface shows it, with these extras.
     pub(crate) fn projection(&self, session: &Session, extras: Extras) -> Arc<Projection<SseWriter>> {
-        session.projection(extras.as_str(), || self.writer(session, extras))
+        let options = self.options(session, extras);
+        session.projection(extras.as_str(), move || SseWriter::new(options.clone()))
     }
 
     /// A fresh writer of the session. Two with the same extras write the same.
     pub(crate) fn writer(&self, session: &Session, extras: Extras) -> SseWriter {
+        SseWriter::new(self.options(session, extras))
+    }
+
+    fn options(&self, session: &Session, extras: Extras) -> Options {
         let AskConfig { permission_ms, form_ms, .. } = *self.hub.ask_config();
         let ask_limits = Some(AskLimits { permission_ms, form_ms });
-        SseWriter::new(Options { extras, ask_limits, cell: Some(Text::from(session.cell().as_str())), ..self.config.options() })
+        Options { extras, ask_limits, cell: Some(Text::from(session.cell().as_str())), ..self.config.options() }
     }
 
     /// A run of the client's in this cell, going on, ended or waiting for its turn.
@@ -154,7 +159,13 @@ impl Shell {
     pub(crate) fn source(&self, session: &Session, run: RunId, from: u64, extras: Extras) -> Result<Source, Refusal> {
         let projection = self.projection(session, extras);
         // An event's place among the run's items is its number or, behind asides, a later one.
-        let gone = |_| if session.run_info(run).is_some() { Refusal::EventsExpired(run) } else { Refusal::RunNotFound(run.to_string()) };
+        let gone = |_| {
+            if session.run_info(run).is_some() || session.has_forgotten(run) {
+                Refusal::EventsExpired(run)
+            } else {
+                Refusal::RunNotFound(run.to_string())
+            }
+        };
         let tail = projection.run_tail(run, from).map_err(gone)?;
         Ok(Source::Run { run, projection, tail })
     }

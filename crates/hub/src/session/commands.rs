@@ -57,7 +57,7 @@ impl Session {
         {
             return Err(AnswerError::Forbidden { rule });
         }
-        let taken = state.asks.answer(ask, &answer, &by, now().max(self.created_at), active)?;
+        let taken = state.asks.answer(ask, &answer, &by, now().max(self.birth.created_at), active)?;
         if let Some(run) = state.runs.iter_mut().find(|entry| entry.info.run == taken.run) {
             run.frame_at = now();
             // A closed channel means that the link is winding down; its run ends and voids the ask.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use interline_model::{Actor, Answer, Body, Fact, ForcedEnd, Millis, RunId, Text};
+use interline_model::{Actor, Body, Fact, ForcedEnd, Millis, RunId, Text};
 
+use super::recall::expired;
 use super::{Session, State, Timers, now};
 use crate::conduct::Unwatched;
 use crate::upstream::Command;
@@ -36,8 +37,7 @@ impl Session {
         for ask in state.asks.expired(run, now, paused) {
             let id = ask.id.clone();
             if let Some(entry) = state.runs.last() {
-                let answer = Answer::Deny { message: Text::from_static("nobody answered in time") };
-                let _ = entry.commands.send(Command::Answer { ask, answer });
+                let _ = entry.commands.send(Command::Answer { ask, answer: expired() });
             }
             self.append(&mut state, Body::Fact(Fact::AskExpired { ask: id }));
         }

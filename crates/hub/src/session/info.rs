@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use interline_model::{Actor, Ask, AskId, CellName, Millis, RunId, SessionId, Text, Usage};
 
+use interline_journal::Durability;
+
 use super::Session;
 use crate::asks::{AskVerdict, PendingAsk};
 
@@ -88,14 +90,14 @@ impl Session {
         let state = self.state();
         SessionInfo {
             session: self.id.clone(),
-            cell: self.cell.clone(),
+            cell: self.birth.cell.clone(),
             title: state.title.clone().unwrap_or_default(),
             model: state.model.clone(),
-            created_at: self.created_at,
+            created_at: self.birth.created_at,
             updated_at: state.last_at,
             latest: state.runs.last().map(|run| run.info.clone()),
             asking: state.asks.is_any_open(),
-            labels: self.labels.clone(),
+            labels: self.birth.labels.clone(),
         }
     }
 
@@ -147,9 +149,27 @@ impl Session {
         self.state().paused
     }
 
-    /// When something last happened, if nothing goes on now.
+    /// When something last happened, if nothing goes on now. A log that is unread stays so.
     pub(crate) fn at_rest_since(&self) -> Option<Millis> {
-        let state = self.state();
+        let state = self.locked();
         state.active().is_none().then_some(state.last_at)
+    }
+
+    /// The ids of its runs, oldest first, and of those that it has forgotten. A log that is unread stays so.
+    pub(crate) fn run_ids(&self) -> Vec<RunId> {
+        let state = self.locked();
+        state.forgotten.ids().chain(state.kept.iter().map(|kept| kept.run)).collect()
+    }
+
+    /// What it outlives.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.log.durability()
+    }
+
+    /// Whether the run that goes on is one that the upstream took.
+    pub(crate) fn is_attached(&self) -> bool {
+        let state = self.state();
+        state.active().is_some_and(|run| run.is_attached)
     }
 }

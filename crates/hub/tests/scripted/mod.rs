@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interline_hub::{
-    Access, Action, ActionError, AskConfig, Command, Conduct, Control, Flow, Gate, Hub, Link, LinkError, LinkFuture, Models, Route, Routes,
-    RunConfig, RunInput, RunPort, Session, SessionSeed, StartRun, Upstream, Wire,
+    Access, Action, ActionError, AskConfig, Command, Conduct, Control, Flow, Gate, Hub, Link, LinkError, LinkFuture, Models, Resumption,
+    Route, Routes, RunConfig, RunInput, RunPort, Session, SessionSeed, StartRun, Upstream, Wire,
 };
-use interline_journal::Memory;
+use interline_journal::{Journal, JournalConfig, Memory};
 use interline_model::{
     Actor, Ask, AskId, AskKind, Body, CellName, Completion, Event, Fact, FailureKind, ForcedEnd, Json, Outcome, Part, Reader, Record,
     RunEnd, RunId, Text, What, Writer,
@@ -54,6 +54,19 @@ impl Link for Scripted {
                 "leave" => return Ok(()),
                 "panic" => panic!("a link broke"),
                 "silent" => port.over().cancelled().await,
+                // The upstream takes it, says two words, and waits.
+                "attach" => {
+                    port.attached(Json::from_value(&serde_json::json!({ "at": 2 })));
+                    for word in ["one", "two"] {
+                        let _ = port.deliver(Text::from_static(word));
+                    }
+                    port.over().cancelled().await;
+                }
+                "attach-and-ask" => {
+                    port.attached(Json::empty_object());
+                    let _ = port.deliver(Text::from_static("ask"));
+                    port.over().cancelled().await;
+                }
                 "nulls" => {
                     while port.deliver(Text::from_static("null")) == Flow::Go {
                         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -96,6 +109,23 @@ impl Link for Scripted {
                     }
                 }
             }
+            Ok(())
+        })
+    }
+
+    fn takes_up(&self) -> bool {
+        true
+    }
+
+    fn take_up(self: Arc<Self>, resumption: Resumption, mut port: RunPort) -> LinkFuture {
+        Box::pin(async move {
+            port.link_back();
+            let _ = port.deliver(Text::from(format!("again-after-{}-frames", resumption.frames.len())));
+            if resumption.frames.iter().any(|frame| frame.starts_with("ask")) {
+                let command = port.command().await;
+                let _ = port.deliver(Text::from(format!("{command:?}")));
+            }
+            let _ = port.deliver(Text::from_static("end"));
             Ok(())
         })
     }
@@ -174,9 +204,20 @@ pub(crate) fn hub_with(run: RunConfig) -> (Arc<Hub>, Access) {
 }
 
 pub(crate) fn hub_of(run: RunConfig, ask: AskConfig, conduct: Conduct) -> (Arc<Hub>, Access) {
+    hub_on(Arc::new(Memory::default()), JournalConfig::default(), interline_hub::Durability::Memory, run, ask, conduct)
+}
+
+pub(crate) fn hub_on(
+    journal: Arc<dyn Journal>,
+    keeping: JournalConfig,
+    durability: interline_hub::Durability,
+    run: RunConfig,
+    ask: AskConfig,
+    conduct: Conduct,
+) -> (Arc<Hub>, Access) {
     let run = RunConfig { stop_grace_ms: 50, max_idle_ms: 400, max_active: 2, ..run };
-    let route = Route { cell: CellName::from("default"), upstream: Arc::new(Scripted), models: Models::default(), conduct };
-    let hub = Arc::new(Hub::new(Gate::Open, Routes::new(vec![route]), run, ask, Arc::new(Memory::default())));
+    let route = Route { cell: CellName::from("default"), upstream: Arc::new(Scripted), models: Models::default(), conduct, durability };
+    let hub = Arc::new(Hub::new(Gate::Open, Routes::new(vec![route]), run, ask, journal).keeping(keeping));
     let access = hub.admit(None).unwrap();
     (hub, access)
 }

@@ -57,7 +57,7 @@ impl From<StartError> for BridgeError {
             StartError::Busy { .. } => StatusCode::CONFLICT,
             StartError::CellNotFound(_) | StartError::SessionNotFound(_) => StatusCode::NOT_FOUND,
             StartError::TooManyRuns(_) | StartError::TooManySessions(_) => StatusCode::TOO_MANY_REQUESTS,
-            StartError::Draining => StatusCode::SERVICE_UNAVAILABLE,
+            StartError::Unstored | StartError::Draining => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self::new(status, error.to_string())
     }

@@ -74,6 +74,7 @@ impl From<StartError> for CloudError {
             StartError::CellNotFound(_) | StartError::SessionNotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
             StartError::TooManyRuns(_) => (StatusCode::TOO_MANY_REQUESTS, "too_many_runs"),
             StartError::TooManySessions(_) => (StatusCode::TOO_MANY_REQUESTS, "too_many_sessions"),
+            StartError::Unstored => (StatusCode::SERVICE_UNAVAILABLE, "storage_unavailable"),
             StartError::Draining => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
         };
         Self::new(status, code, error.to_string())

@@ -242,7 +242,13 @@ impl Stand {
     async fn of(gate: Gate, config: Config, journal: Arc<dyn Journal>, conduct: Conduct) -> Self {
         let script = Arc::new(Script::default());
         let upstream = Arc::new(Scripted(script.clone()));
-        let routes = Routes::new(vec![Route { cell: CellName::from("default"), upstream, models: Models::default(), conduct }]);
+        let routes = Routes::new(vec![Route {
+            cell: CellName::from("default"),
+            upstream,
+            models: Models::default(),
+            conduct,
+            durability: interline_hub::Durability::Memory,
+        }]);
         let run = RunConfig { stop_grace_ms: 400, control_ms: 300, ..RunConfig::default() };
         let hub = Arc::new(Hub::new(gate, routes, run, AskConfig::default(), journal));
         let router = surface(config).router(hub.clone());

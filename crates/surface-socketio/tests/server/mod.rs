@@ -219,7 +219,13 @@ impl Server {
         let script = Arc::new(Script { gate: Semaphore::new(0), inputs: Mutex::default(), answers: Mutex::default() });
         let upstream: Arc<dyn Upstream> = Arc::new(Scripted(script.clone()));
         let models = Models { default: Some("house".into()), map: [("gpt-4o".to_owned(), "real".to_owned())].into() };
-        let routes = Routes::new(vec![Route { cell: CellName::from("default"), upstream, models, conduct }]);
+        let routes = Routes::new(vec![Route {
+            cell: CellName::from("default"),
+            upstream,
+            models,
+            conduct,
+            durability: interline_hub::Durability::Memory,
+        }]);
         let hub = Arc::new(Hub::new(gate, routes, RunConfig::default(), AskConfig::default(), Arc::new(Memory::default())));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

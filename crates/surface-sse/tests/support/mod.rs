@@ -252,6 +252,7 @@ impl Server {
             upstream: upstream.clone(),
             models: models.clone(),
             conduct: conduct.clone(),
+            durability: interline_hub::Durability::Memory,
         };
         let routes = Routes::new(vec![route("my-cell"), route("other")]);
         let hub = Arc::new(Hub::new(gate, routes, run, ask, Arc::new(Memory::default())));

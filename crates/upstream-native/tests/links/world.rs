@@ -123,6 +123,7 @@ pub(crate) fn hub(gate: Gate, config: UpstreamConfig, link: LinkConfig) -> Arc<H
         upstream: upstream(config, link).unwrap(),
         models: Models::default(),
         conduct: Conduct::default(),
+        durability: interline_hub::Durability::Memory,
     };
     let ask = AskConfig { permission_ms: 3_000, form_ms: 3_000, ..AskConfig::default() };
     Arc::new(Hub::new(gate, Routes::new(vec![route]), run, ask, Arc::new(Memory::default())))

@@ -1,0 +1,61 @@
+//! What is let go of: whole runs, the oldest first, when they are too old, too many, or too large together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::hub::Hub;
+use crate::session::{Session, now};
+
+/// Looked for what is to be let go of this often at least.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+impl Hub {
+    /// Lets go of runs for as long as the program runs, as `[run]` and `[journal]` say.
+    pub async fn keep_tidy(self: Arc<Self>) {
+        let pause = Duration::from_millis(self.timers.run.forget_ms / 4).clamp(Duration::from_millis(50), LONGEST_PAUSE);
+        loop {
+            tokio::select! {
+                () = self.closing().begun() => return,
+                () = tokio::time::sleep(pause) => self.tidy(),
+            }
+        }
+    }
+
+    /// Lets go of what is too old, too much or too many now.
+    pub fn tidy(&self) {
+        self.forget_resting_now();
+        let sessions: Vec<Arc<Session>> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
+        let run = &self.timers.run;
+        let too_old = now().saturating_sub(run.forget_ms);
+        for session in &sessions {
+            while session.oldest().is_some_and(|oldest| oldest.ended_at <= too_old || oldest.runs > run.max_runs) {
+                if session.forget_oldest(now()).is_none() {
+                    break;
+                }
+            }
+        }
+        self.forget_bytes(&sessions, self.journal.stored_bytes().saturating_sub(self.keeping.max_bytes));
+    }
+
+    /// Lets go of the oldest runs of all until so many bytes are free.
+    fn forget_bytes(&self, sessions: &[Arc<Session>], mut excess: u64) {
+        while excess > 0 {
+            let mut oldest: Vec<_> = sessions.iter().filter_map(|session| Some((session.oldest()?.ended_at, session))).collect();
+            oldest.sort_by_key(|(at, _)| *at);
+            let before = excess;
+            for (_, session) in oldest {
+                if let Some(bytes) = session.forget_oldest(now()) {
+                    // A run without a word takes room, too.
+                    excess = excess.saturating_sub(bytes.max(1024));
+                }
+                if excess == 0 {
+                    return;
+                }
+            }
+            if excess == before {
+                tracing::warn!(excess, "the log is larger than journal.max_bytes, and all that is left of it is in use");
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! What outlives the process. A second hub over the same file, in a second runtime, is what a second process is.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod scripted;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use interline_hub::{Access, AskConfig, Conduct, Durability, Filter, Hub, Restored, RunConfig, RunStatus, Session, StartRun};
+use interline_journal::{Durable, Journal, JournalConfig};
+use interline_model::{Answer, RunId, Text};
+use scripted::{Lines, hub_on, lines, me, request};
+
+/// A folder that goes away with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("interline-restart-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One process: a runtime that is gone afterwards, with all its tasks, as after a kill.
+fn process<R>(folder: &Folder, config: &Settings, life: impl AsyncFnOnce(Arc<Hub>, Access, Restored) -> R) -> R {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let lived = runtime.block_on(async {
+        let (hub, access) = hub_in(&folder.0, config);
+        let restored = hub.restore().unwrap();
+        life(hub, access, restored).await
+    });
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    lived
+}
+
+struct Settings {
+    durability: Durability,
+    run: RunConfig,
+    memory_bytes: u64,
+    max_bytes: u64,
+    permission_ms: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let run = RunConfig { max_active: 100, ..RunConfig::default() };
+        Self { durability: Durability::Buffered, run, memory_bytes: 1 << 20, max_bytes: 1 << 30, permission_ms: 10_000 }
+    }
+}
+
+fn hub_in(folder: &Path, settings: &Settings) -> (Arc<Hub>, Access) {
+    let keeping = JournalConfig {
+        path: folder.join("journal").to_str().unwrap().to_owned(),
+        memory_bytes: settings.memory_bytes,
+        max_bytes: settings.max_bytes,
+        ..JournalConfig::default()
+    };
+    let journal: Arc<dyn Journal> = Arc::new(Durable::start(&keeping).unwrap());
+    let ask = AskConfig { permission_ms: settings.permission_ms, ..AskConfig::default() };
+    hub_on(journal, keeping, settings.durability, settings.run.clone(), ask, Conduct::default())
+}
+
+async fn whole(hub: &Hub, access: &Access, run: RunId) -> Vec<String> {
+    lines(&hub.run(access, run).unwrap(), run).await
+}
+
+async fn said(session: &Arc<Session>, run: RunId, count: u64) {
+    let projection = session.projection("", || Lines);
+    while projection.run_len(run).unwrap().0 < count {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[test]
+fn what_was_finished_is_the_same_in_the_next_process() {
+    for durability in [Durability::Buffered, Durability::Fsync] {
+        let folder = Folder::new(&format!("finished-{durability:?}"));
+        let settings = Settings { durability, ..Settings::default() };
+        let keyed =
+            || StartRun { idempotency_key: Some(Text::from_static("k")), actor: Some(Text::from_static("ann")), ..request("a b end") };
+        let (run, session, shown, deleted) = process(&folder, &settings, async |hub, access, restored| {
+            assert_eq!(restored, Restored::default());
+            let (session, run) = hub.start(&access, keyed()).unwrap();
+            let shown = lines(&session, run).await;
+            session.set_title(Text::from_static("A title"));
+            let (gone, deleted) = hub.start(&access, request("x end")).unwrap();
+            lines(&gone, deleted).await;
+            assert!(hub.delete_session(&access, gone.id()));
+            hub.shutdown(Duration::ZERO).await;
+            (run, session.id().clone(), shown, deleted)
+        });
+        process(&folder, &settings, async |hub, access, restored| {
+            assert_eq!((restored.sessions, restored.runs, restored.unfinished), (1, 1, 0), "{durability:?}");
+            assert!(hub.run(&access, deleted).is_none());
+            assert_eq!(whole(&hub, &access, run).await, shown);
+            let back = hub.session(&access, &session).unwrap();
+            let info = back.run_info(run).unwrap();
+            assert_eq!((info.status, info.actor.as_deref()), (RunStatus::Completed, Some("ann")));
+            assert_eq!(&*back.info().title, "A title");
+            assert_eq!(hub.sessions(&access, &Filter::default()).len(), 1);
+            let (_, again) = hub.start(&access, keyed()).unwrap();
+            assert_eq!(again, run, "the key is known");
+            let next = StartRun { session: Some(session.clone()), ..request("c end") };
+            let (_, next) = hub.start(&access, next).unwrap();
+            assert_eq!(whole(&hub, &access, next).await, ["start", "c", "over"]);
+        });
+    }
+}
+
+#[test]
+fn a_run_that_went_on_is_taken_up_where_the_upstream_can_and_else_ends_once() {
+    let folder = Folder::new("unfinished");
+    let settings = Settings::default();
+    let (taken, lost) = process(&folder, &settings, async |hub, access, _| {
+        let (one, taken) = hub.start(&access, request("attach")).unwrap();
+        let (_, lost) = hub.start(&access, request("silent")).unwrap();
+        said(&one, taken, 3).await;
+        // No shutdown: as after a kill, but for what the writer had not written yet.
+        (taken, lost)
+    });
+    let expected = ["start", "one", "two", "again-after-2-frames", "over"];
+    for life in 0..2 {
+        process(&folder, &settings, async |hub, access, restored| {
+            assert_eq!(restored.unfinished, if life == 0 { 2 } else { 0 });
+            assert_eq!(whole(&hub, &access, taken).await, expected, "life {life}");
+            let ended = whole(&hub, &access, lost).await;
+            assert_eq!(ended, ["start", "over"], "life {life}");
+            assert_eq!(hub.run(&access, lost).unwrap().run_info(lost).unwrap().status, RunStatus::Failed);
+            hub.shutdown(Duration::ZERO).await;
+        });
+    }
+}
+
+#[test]
+fn at_a_shutdown_runs_that_can_be_taken_up_are_left_and_the_others_end() {
+    let folder = Folder::new("handed");
+    let settings = Settings::default();
+    let (taken, ended) = process(&folder, &settings, async |hub, access, _| {
+        let (one, taken) = hub.start(&access, request("attach")).unwrap();
+        let (two, ended) = hub.start(&access, request("silent")).unwrap();
+        said(&one, taken, 3).await;
+        let begun = tokio::time::Instant::now();
+        hub.shutdown(Duration::from_millis(50)).await;
+        assert!(begun.elapsed() < Duration::from_secs(1), "nobody is waited for");
+        assert_eq!(one.run_info(taken).unwrap().status, RunStatus::Running);
+        assert_eq!(two.run_info(ended).unwrap().status, RunStatus::Failed);
+        (taken, ended)
+    });
+    process(&folder, &settings, async |hub, access, restored| {
+        assert_eq!(restored.unfinished, 1);
+        assert_eq!(whole(&hub, &access, taken).await, ["start", "one", "two", "again-after-2-frames", "over"]);
+        assert_eq!(whole(&hub, &access, ended).await, ["start", "over"]);
+    });
+}
+
+#[test]
+fn a_question_waits_through_a_restart_and_is_denied_at_its_own_time() {
+    for answered in [true, false] {
+        let folder = Folder::new(&format!("ask-{answered}"));
+        let settings = Settings { permission_ms: if answered { 10_000 } else { 300 }, ..Settings::default() };
+        let run = process(&folder, &settings, async |hub, access, _| {
+            let (session, run) = hub.start(&access, request("attach-and-ask")).unwrap();
+            said(&session, run, 2).await;
+            run
+        });
+        process(&folder, &settings, async |hub, access, _| {
+            let session = hub.run(&access, run).unwrap();
+            if answered {
+                let pending = session.pending_asks();
+                assert_eq!(pending.len(), 1);
+                session.answer(&pending[0].ask.id, Answer::Allow { input: None, always: false }, me(&access)).unwrap();
+            }
+            let whole = lines(&session, run).await.join(" ");
+            let expected = if answered { "Allow" } else { "Deny" };
+            assert!(whole.contains(expected), "{whole}");
+            assert_eq!(session.verdicts().len(), 1);
+        });
+    }
+}
+
+#[test]
+fn sessions_at_rest_hold_nothing_in_memory_and_show_the_same() {
+    let folder = Folder::new("cold");
+    let settings = Settings { memory_bytes: 0, ..Settings::default() };
+    process(&folder, &settings, async |hub, access, _| {
+        let words = "w ".repeat(200) + "end";
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            let (session, run) = hub.start(&access, request(&words)).unwrap();
+            let shown = lines(&session, run).await;
+            all.push((session, run, shown));
+        }
+        // Somebody stands in the middle of each while the others are read, and reads on.
+        let mut readers: Vec<_> =
+            all.iter().map(|(session, run, _)| session.projection("", || Lines).run_tail(*run, 100).unwrap()).collect();
+        for round in 0..3_usize {
+            for (reader, (_, _, shown)) in readers.iter_mut().zip(&all) {
+                let batch = reader.next(7).await.unwrap();
+                let from = usize::try_from(batch.first).unwrap() - 1;
+                assert_eq!(batch.items, shown[from..from + 7], "round {round}");
+            }
+        }
+        let (session, run, shown) = &all[0];
+        let mut follower = session.projection("", || Lines).tail(0);
+        let next = StartRun { session: Some(session.id().clone()), ..request("x end") };
+        let (_, second) = hub.start(&access, next).unwrap();
+        assert_eq!(lines(session, second).await, ["start", "x", "over"]);
+        let mut seen = Vec::new();
+        while seen.len() < shown.len() + 3 {
+            seen.extend(follower.next(50).await);
+        }
+        assert_eq!(seen[..shown.len()], shown[..]);
+        assert_eq!(seen[shown.len()..], ["start", "x", "over"]);
+        assert_eq!(lines(session, *run).await, *shown);
+    });
+}
+
+#[test]
+fn whole_runs_are_forgotten_by_number_age_and_size_the_oldest_first() {
+    let by_number = Settings { run: RunConfig { max_runs: 2, max_active: 100, ..RunConfig::default() }, ..Settings::default() };
+    let by_size = Settings { max_bytes: 0, ..Settings::default() };
+    for (name, settings, left) in [("number", by_number, 2), ("size", by_size, 0)] {
+        let folder = Folder::new(&format!("forgotten-{name}"));
+        let (session, runs) = process(&folder, &settings, async |hub, access, _| {
+            let mut runs = Vec::new();
+            let mut session = None;
+            for n in 0..4 {
+                let next = StartRun { session: session.clone(), ..request(&format!("n{n} end")) };
+                let (begun, run) = hub.start(&access, next).unwrap();
+                lines(&begun, run).await;
+                session = Some(begun.id().clone());
+                runs.push(run);
+            }
+            let id = session.unwrap();
+            let session = hub.session(&access, &id).unwrap();
+            let watching = session.projection("", || Lines).tail(0);
+            hub.tidy();
+            assert_eq!(session.runs().len(), 4, "not while somebody watches");
+            drop(watching);
+            // What is on the disk is known a moment later.
+            for _ in 0..400 {
+                hub.tidy();
+                if session.runs().len() == left {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert_eq!(session.runs().len(), left, "{name}");
+            assert!(session.has_forgotten(runs[0]) && session.is_shortened());
+            for (n, run) in runs.iter().enumerate().skip(4 - left) {
+                assert_eq!(lines(&session, *run).await, ["start".to_owned(), format!("n{n}"), "over".to_owned()]);
+            }
+            hub.shutdown(Duration::ZERO).await;
+            (id, runs)
+        });
+        process(&folder, &settings, async |hub, access, restored| {
+            assert_eq!(restored.runs, left, "{name}");
+            assert!(hub.run(&access, runs[0]).is_none());
+            let back = hub.session(&access, &session).unwrap();
+            assert_eq!(back.runs().len(), left);
+            if left > 0 {
+                assert_eq!(whole(&hub, &access, runs[3]).await, ["start", "n3", "over"]);
+            }
+        });
+    }
+}
