@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use interline_hub::Hub;
+use interline_hub::{Denied, Hub};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -104,6 +104,15 @@ pub(crate) fn foreign_host() -> Response {
     let why = "everybody on this machine may use this server ([auth] mode = \"open\"), so it answers to localhost, 127.0.0.1 and [::1] only; \
                to serve it under another name, set mode = \"tokens\"";
     body(StatusCode::FORBIDDEN, error_body(why, "forbidden_host"))
+}
+
+/// The answer to an address from which too much comes.
+pub(crate) fn limited(denied: Denied) -> Response {
+    let mut response = body(StatusCode::TOO_MANY_REQUESTS, error_body(&denied.to_string(), "too_many_requests"));
+    if let Denied::Limited { seconds, .. } = denied {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
 }
 
 /// The answer after a panic.

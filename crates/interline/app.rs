@@ -66,7 +66,8 @@ impl App {
         let address = listener.local_addr()?;
         let is_open = matches!(gate, Gate::Open);
         let journal = journal(&config.journal)?;
-        let hub = Arc::new(Hub::new(gate, routes, config.run.clone(), config.ask.clone(), journal).keeping(config.journal.clone()));
+        let hub = Hub::new(gate, routes, config.run.clone(), config.ask.clone(), journal);
+        let hub = Arc::new(hub.keeping(config.journal.clone()).behind(&config.door()));
         let restored = hub.restore()?;
         if !config.journal.path.is_empty() {
             let Restored { sessions, runs, unfinished, without_route } = restored;
@@ -158,10 +159,14 @@ fn heard_by_pages(own: Router, hub: Arc<Hub>, origins: Vec<String>) -> Router {
 
 async fn heard(State((hub, origins)): State<(Arc<Hub>, Arc<[String]>)>, request: Request, next: Next) -> Response {
     let page = Page::of(&request, &hub.origins(&origins));
-    match CORS.preflight(&request, &page) {
-        Some(answer) => answer,
-        None => CORS.mark(next.run(request).await, page),
+    if let Some(answer) = CORS.preflight(&request, &page) {
+        return answer;
     }
+    let answer = match hub.knock(request.extensions().get().copied()) {
+        Ok(()) => next.run(request).await,
+        Err(denied) => admin::limited(denied),
+    };
+    CORS.mark(answer, page)
 }
 
 /// Where everybody on this machine is let in, nobody else is, whatever name leads here: pages can make theirs resolve to 127.0.0.1.

@@ -5,6 +5,7 @@
 
 mod bounds;
 mod check;
+mod expiry;
 mod layers;
 mod problem;
 mod secret;
@@ -13,15 +14,16 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use interline_hub::{AskConfig, Farewell, Models, RunConfig, Secret};
+use interline_hub::{AskConfig, DoorConfig, Farewell, LimitsConfig, Models, OnExpiry, RunConfig, Secret};
 use interline_journal::JournalConfig;
 use interline_upstream_native::{Kind, LinkConfig, Mode, UpstreamConfig};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use check::Checked;
+pub(crate) use expiry::Expiry;
 pub(crate) use layers::Layer;
 pub(crate) use problem::{Problem, Problems};
-pub(crate) use secret::{HashedSecret, SecretSource};
+pub(crate) use secret::{SecretSource, TokenSecrets};
 
 /// The whole config file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,6 +31,7 @@ pub(crate) use secret::{HashedSecret, SecretSource};
 pub(crate) struct Config {
     pub(crate) server: ServerConfig,
     pub(crate) auth: AuthConfig,
+    pub(crate) limits: LimitsConfig,
     #[serde(skip_serializing)]
     pub(crate) token: Vec<TokenConfig>,
     #[serde(skip_serializing)]
@@ -65,6 +68,8 @@ pub(crate) struct ServerConfig {
     pub(crate) retry_min_ms: u64,
     /// The most that they are told.
     pub(crate) retry_max_ms: u64,
+    /// Addresses and ranges of proxies in front whose `X-Forwarded-For` is believed.
+    pub(crate) trusted_proxies: Vec<String>,
     /// Connections at a time; further ones are told to come back.
     pub(crate) max_connections: usize,
     /// Milliseconds in which the headers of a request have to arrive, and that a connection may wait for its next one.
@@ -101,6 +106,7 @@ impl Default for ServerConfig {
             close_spread_ms: 2_000,
             retry_min_ms: 2_000,
             retry_max_ms: 10_000,
+            trusted_proxies: Vec::new(),
             max_connections: 10_000,
             header_read_timeout_ms: 10_000,
             body_stall_ms: 30_000,
@@ -115,10 +121,23 @@ impl Default for ServerConfig {
 }
 
 /// `[auth]`: who may come in.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AuthConfig {
     pub(crate) mode: AuthMode,
+    /// What becomes of a stream whose token runs out while it is open.
+    pub(crate) on_expiry: OnExpiry,
+    /// Milliseconds in which a ticket has to be used.
+    pub(crate) ticket_ms: u64,
+    /// Tickets that one client may have at a time; the oldest goes first.
+    pub(crate) max_tickets: usize,
+}
+
+impl Default for AuthConfig {
+    fn default() -> Self {
+        let DoorConfig { on_expiry, ticket_ms, max_tickets, limits: _ } = DoorConfig::default();
+        Self { mode: AuthMode::default(), on_expiry, ticket_ms, max_tickets }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,9 +158,13 @@ pub(crate) enum AuthMode {
 pub(crate) struct TokenConfig {
     /// Whose token it is: the owner of everything done with it.
     pub(crate) name: String,
-    pub(crate) secret: HashedSecret,
+    pub(crate) secret: TokenSecrets,
+    /// From when on it is refused, as far as its secrets do not say it themselves.
+    pub(crate) expires: Option<Expiry>,
     /// The cells it may use; `*` is every cell.
     pub(crate) cells: Vec<String>,
+    /// The surfaces it may use; `None` is every surface.
+    pub(crate) surfaces: Option<Vec<String>>,
 }
 
 /// `[[upstream]]`: one agent server.
@@ -280,6 +303,12 @@ pub(crate) enum LogFormat {
 }
 
 impl Config {
+    /// How the door is set up.
+    pub(crate) fn door(&self) -> DoorConfig {
+        let AuthConfig { mode: _, on_expiry, ticket_ms, max_tickets } = self.auth;
+        DoorConfig { limits: self.limits.clone(), on_expiry, ticket_ms, max_tickets }
+    }
+
     /// Tells the surfaces what other sections say.
     fn share(&mut self) {
         let on_loopback = self.server.listen.ip().is_loopback();

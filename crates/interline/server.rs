@@ -28,6 +28,8 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::ServiceExt as _;
 
+use interline_hub::{Network, Peer};
+
 use crate::config::ServerConfig;
 use crate::telemetry::{OpenConnection, Telemetry};
 use bodies::Bodies;
@@ -46,6 +48,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, config: ServerC
     let permits = Arc::new(Semaphore::new(config.max_connections));
     let connections = TaskTracker::new();
     let bodies = Bodies::new(config.max_body_bytes, Duration::from_millis(config.body_stall_ms));
+    let trusted: Arc<[Network]> = config.trusted_proxies.iter().filter_map(|proxy| Network::parse(proxy)).collect();
     let config = Arc::new(config);
     loop {
         let accepted = tokio::select! {
@@ -66,7 +69,8 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, config: ServerC
                 let (hangup, there) = Hangup::new();
                 let open = Open { _permit: permit, _tracked: connections.token(), _counted: telemetry.connection(), _there: there };
                 let stream = Counted { stream, hangup, _open: open };
-                tokio::spawn(drive(stream, peer, router.clone(), bodies.clone(), config.clone(), telemetry.clone(), closing.clone()));
+                let from = (peer, trusted.clone());
+                tokio::spawn(drive(stream, from, router.clone(), bodies.clone(), config.clone(), telemetry.clone(), closing.clone()));
             }
             Err(_) => {
                 telemetry.connection_refused();
@@ -89,7 +93,7 @@ struct Open {
 
 async fn drive(
     stream: Counted,
-    peer: SocketAddr,
+    (peer, trusted): (SocketAddr, Arc<[Network]>),
     router: Router,
     bodies: Arc<Bodies>,
     config: Arc<ServerConfig>,
@@ -104,6 +108,8 @@ async fn drive(
     let service = {
         let (spoken, flow) = (spoken.clone(), flow.clone());
         hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+            let from = Peer::of(peer.ip(), request.headers(), &trusted);
+            request.extensions_mut().insert(from);
             spoken.store(true, Ordering::Relaxed);
             request.extensions_mut().insert(hangup.clone());
             let hold = bodies.hold();

@@ -1,98 +1,44 @@
 //! Who a client is and what it may reach: the three modes of `[auth]`.
+//!
+//! The gate is a plain value: it knows no clock, counts nothing and can be exchanged as a whole. What is let in keeps its proof, so that it can be
+//! asked again later whether it would still be let in: a token that was taken away, or whose time is over, is refused on connections that
+//! are open already, too.
 
-use std::fmt;
 use std::fmt::Write as _;
 
-use interline_model::{CellName, Principal};
-use secrecy::{ExposeSecret, SecretString};
+use interline_model::{CellName, Millis, Principal};
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
-/// A secret that cannot be printed: `Debug` shows nothing of it and there is no `Display`.
-#[derive(Clone)]
-pub struct Secret(SecretString);
+use crate::secret::{Secret, SecretHash};
 
-impl Secret {
-    /// Wraps a secret.
-    #[must_use]
-    pub fn new(secret: impl Into<String>) -> Self {
-        Self(SecretString::from(secret.into()))
-    }
-
-    /// The secret itself, for the one place that sends it.
-    #[must_use]
-    pub fn expose(&self) -> &str {
-        self.0.expose_secret()
-    }
-
-    /// Whether it is empty, which no secret may be.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.expose().is_empty()
-    }
+/// One secret of a token.
+#[derive(Clone, Debug)]
+pub struct TokenSecret {
+    /// Its hash.
+    pub hash: SecretHash,
+    /// From when on it is refused.
+    pub expires_at: Option<Millis>,
 }
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-/// The SHA-256 of a token: what is kept of it.
-#[derive(Clone)]
-pub struct SecretHash([u8; 32]);
-
-/// A hash is not of the form `sha256:` and 64 hex digits.
-#[derive(Debug, thiserror::Error)]
-#[error("a token hash is written `sha256:` and 64 hex digits (`printf %s TOKEN | sha256sum`)")]
-pub struct HashError;
-
-impl SecretHash {
-    /// The hash of a token.
-    #[must_use]
-    pub fn of(token: &str) -> Self {
-        Self(Sha256::digest(token.as_bytes()).into())
-    }
-
-    /// Reads the written form.
-    ///
-    /// # Errors
-    /// When it is not `sha256:` and 64 hex digits.
-    pub fn parse(text: &str) -> Result<Self, HashError> {
-        let hex = text.strip_prefix("sha256:").ok_or(HashError)?;
-        if hex.len() != 64 || !hex.is_ascii() {
-            return Err(HashError);
-        }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(hex.as_bytes().chunks(2)) {
-            let pair = std::str::from_utf8(pair).map_err(|_| HashError)?;
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| HashError)?;
-        }
-        Ok(Self(bytes))
-    }
-
-    /// Whether both are of the same token; takes the same time either way.
-    #[must_use]
-    pub fn matches(&self, other: &Self) -> bool {
-        self.0.ct_eq(&other.0).into()
-    }
-}
-
-impl fmt::Debug for SecretHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretHash(…)")
-    }
-}
-
-/// One configured token.
+/// One configured token. It may have several secrets at a time, so that one can be replaced while both are in use.
 #[derive(Clone, Debug)]
 pub struct Token {
     /// Its name: the principal (decision 3).
     pub name: String,
-    /// Its hash.
-    pub hash: SecretHash,
+    /// What clients bring.
+    pub secrets: Vec<TokenSecret>,
     /// The cells it may use; `*` is every cell.
     pub cells: Vec<CellName>,
+    /// The surfaces it may use, by name; `None` is every surface.
+    pub surfaces: Option<Vec<String>>,
+}
+
+impl Token {
+    /// A token with one secret that does not expire, for every surface.
+    #[must_use]
+    pub fn new(name: impl Into<String>, hash: SecretHash, cells: Vec<CellName>) -> Self {
+        Self { name: name.into(), secrets: vec![TokenSecret { hash, expires_at: None }], cells, surfaces: None }
+    }
 }
 
 /// The door: turns the bearer a client brought into what it may do.
@@ -112,9 +58,37 @@ pub enum Denied {
     /// It brought no token.
     #[error("a token is needed: send `Authorization: Bearer <token>`")]
     Missing,
-    /// It brought one that is not known.
+    /// It brought one that is not known, or not for what it wants.
     #[error("the token is not known")]
     Invalid,
+    /// Its time is over.
+    #[error("the token has expired: come with a new one")]
+    Expired,
+    /// Too much at a time.
+    #[error("{limit}; try again in {seconds} s")]
+    Limited {
+        /// Of what.
+        limit: Limit,
+        /// When to come again.
+        seconds: u64,
+    },
+}
+
+/// What there was too much of. Each has its key in `[limits]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Limit {
+    /// Requests from one address.
+    #[error("too many requests from this address: limits.peer_per_second")]
+    Peer,
+    /// Requests of one client.
+    #[error("too many requests with this token: limits.client_per_second")]
+    Client,
+    /// Unknown tokens from one address.
+    #[error("too many unknown tokens from this address: limits.unknown_tokens_per_minute")]
+    UnknownTokens,
+    /// Streams and sockets of one client.
+    #[error("too many streams and sockets with this token: limits.max_client_connections")]
+    Connections,
 }
 
 /// What a run is started with upstream.
@@ -131,31 +105,47 @@ pub enum RunCredential {
 pub struct Access {
     principal: Principal,
     cells: Vec<CellName>,
+    surfaces: Option<Vec<String>>,
     credential: RunCredential,
+    proof: Proof,
+}
+
+/// By what a client was let in.
+#[derive(Clone, Debug)]
+enum Proof {
+    /// Nothing was asked for.
+    Nothing,
+    /// A token with this hash.
+    Token(SecretHash),
+    /// A bearer that the upstream judges.
+    Bearer,
 }
 
 impl Gate {
-    /// Judges the bearer a client brought.
+    /// Judges the bearer a client brought, at this time.
     ///
     /// # Errors
-    /// In `tokens` mode, when it is missing or unknown.
-    pub fn admit(&self, bearer: Option<&str>) -> Result<Access, Denied> {
+    /// In `tokens` mode, when it is missing, unknown, or its time is over.
+    pub fn admit(&self, bearer: Option<&str>, now: Millis) -> Result<Access, Denied> {
         let bearer = bearer.filter(|bearer| !bearer.is_empty());
         match self {
             Self::Open => Ok(Access {
                 principal: Principal::from("anonymous"),
                 cells: vec![CellName::from("*")],
+                surfaces: None,
                 credential: RunCredential::Configured,
+                proof: Proof::Nothing,
             }),
             Self::Tokens(tokens) => {
                 let presented = SecretHash::of(bearer.ok_or(Denied::Missing)?);
-                // Every token is compared, so that the time says nothing about which one matched.
-                let found = tokens.iter().fold(None, |found, token| if token.hash.matches(&presented) { Some(token) } else { found });
-                let token = found.ok_or(Denied::Invalid)?;
+                let (token, secret) = find(tokens, &presented).ok_or(Denied::Invalid)?;
+                secret.is_valid(now)?;
                 Ok(Access {
                     principal: Principal::from(token.name.clone()),
                     cells: token.cells.clone(),
+                    surfaces: token.surfaces.clone(),
                     credential: RunCredential::Configured,
+                    proof: Proof::Token(presented),
                 })
             }
             Self::Passthrough => {
@@ -172,10 +162,54 @@ impl Gate {
                 Ok(Access {
                     principal: Principal::from(principal),
                     cells: vec![CellName::from("*")],
+                    surfaces: None,
                     credential: RunCredential::Client(bearer.map(Secret::new)),
+                    proof: Proof::Bearer,
                 })
             }
         }
+    }
+
+    /// Whether a client that was let in once would be let in now, to the same: on this surface, to no more cells than then, under the same name.
+    /// Says until when, where that is known.
+    ///
+    /// # Errors
+    /// When it would not.
+    pub fn readmit(&self, access: &Access, surface: &str, now: Millis) -> Result<Option<Millis>, Denied> {
+        match (self, &access.proof) {
+            (Self::Open, Proof::Nothing) | (Self::Passthrough, Proof::Bearer) => Ok(None),
+            (Self::Tokens(tokens), Proof::Token(hash)) => {
+                let (token, secret) = find(tokens, hash).ok_or(Denied::Invalid)?;
+                // What it may do was decided when it came. Whose rights were narrowed comes again.
+                let narrower = access.cells.iter().any(|cell| !allows(&token.cells, cell));
+                if token.name != access.principal.as_str() || narrower || !serves(token.surfaces.as_deref(), surface) {
+                    return Err(Denied::Invalid);
+                }
+                secret.is_valid(now)?;
+                Ok(secret.expires_at)
+            }
+            _ => Err(Denied::Invalid),
+        }
+    }
+}
+
+/// The token with this secret. Every secret is compared, so that the time says nothing about which one matched.
+fn find<'a>(tokens: &'a [Token], presented: &SecretHash) -> Option<(&'a Token, &'a TokenSecret)> {
+    let all = tokens.iter().flat_map(|token| token.secrets.iter().map(move |secret| (token, secret)));
+    all.fold(None, |found, (token, secret)| if secret.hash.matches(presented) { Some((token, secret)) } else { found })
+}
+
+fn allows(cells: &[CellName], wanted: &CellName) -> bool {
+    cells.iter().any(|allowed| allowed.as_str() == "*" || allowed == wanted)
+}
+
+fn serves(surfaces: Option<&[String]>, surface: &str) -> bool {
+    surfaces.is_none_or(|surfaces| surfaces.iter().any(|allowed| allowed == surface))
+}
+
+impl TokenSecret {
+    fn is_valid(&self, now: Millis) -> Result<(), Denied> {
+        if self.expires_at.is_some_and(|at| at <= now) { Err(Denied::Expired) } else { Ok(()) }
     }
 }
 
@@ -200,7 +234,18 @@ impl Access {
     /// Whether it may use a cell.
     #[must_use]
     pub fn allows(&self, cell: &CellName) -> bool {
-        self.cells.iter().any(|allowed| allowed.as_str() == "*" || allowed == cell)
+        allows(&self.cells, cell)
+    }
+
+    /// Whether it may use a surface.
+    #[must_use]
+    pub fn serves(&self, surface: &str) -> bool {
+        serves(self.surfaces.as_deref(), surface)
+    }
+
+    /// Whether nobody knows who it is: everybody of this machine is let in under one name.
+    pub(crate) fn is_anybody(&self) -> bool {
+        matches!(self.proof, Proof::Nothing)
     }
 }
 
@@ -210,31 +255,67 @@ mod tests {
 
     fn gate() -> Gate {
         Gate::Tokens(vec![
-            Token { name: "a".into(), hash: SecretHash::of("alpha"), cells: vec![CellName::from("one")] },
-            Token { name: "b".into(), hash: SecretHash::of("beta"), cells: vec![CellName::from("*")] },
+            Token::new("a", SecretHash::of("alpha"), vec![CellName::from("one")]),
+            Token::new("b", SecretHash::of("beta"), vec![CellName::from("*")]),
         ])
+    }
+
+    /// A token with an old secret that expires at 10, and a new one.
+    fn rotated() -> Token {
+        let old = TokenSecret { hash: SecretHash::of("old"), expires_at: Some(10) };
+        let new = TokenSecret { hash: SecretHash::of("new"), expires_at: None };
+        Token { secrets: vec![old, new], surfaces: Some(vec!["sse".to_owned()]), ..Token::new("a", SecretHash::of(""), vec!["*".into()]) }
     }
 
     #[test]
     fn a_token_is_its_name_and_its_cells() {
-        let access = gate().admit(Some("alpha")).unwrap();
+        let access = gate().admit(Some("alpha"), 0).unwrap();
         assert_eq!(access.principal().as_str(), "a");
         assert!(access.allows(&CellName::from("one")));
         assert!(!access.allows(&CellName::from("two")));
-        assert!(gate().admit(Some("beta")).unwrap().allows(&CellName::from("two")));
+        assert!(gate().admit(Some("beta"), 0).unwrap().allows(&CellName::from("two")));
     }
 
     #[test]
     fn an_empty_bearer_is_a_missing_one() {
-        assert_eq!(gate().admit(Some("")).unwrap_err(), Denied::Missing);
-        assert_eq!(gate().admit(None).unwrap_err(), Denied::Missing);
-        assert_eq!(gate().admit(Some("gamma")).unwrap_err(), Denied::Invalid);
+        assert_eq!(gate().admit(Some(""), 0).unwrap_err(), Denied::Missing);
+        assert_eq!(gate().admit(None, 0).unwrap_err(), Denied::Missing);
+        assert_eq!(gate().admit(Some("gamma"), 0).unwrap_err(), Denied::Invalid);
+    }
+
+    #[test]
+    fn a_secret_is_replaced_while_both_are_in_use() {
+        let gate = Gate::Tokens(vec![rotated()]);
+        let (old, new) = (gate.admit(Some("old"), 9).unwrap(), gate.admit(Some("new"), 9).unwrap());
+        assert_eq!(old.principal(), new.principal());
+        assert_eq!(gate.readmit(&old, "sse", 9), Ok(Some(10)));
+        assert_eq!((gate.admit(Some("old"), 10).unwrap_err(), gate.readmit(&old, "sse", 10)), (Denied::Expired, Err(Denied::Expired)));
+        assert_eq!(gate.readmit(&new, "sse", 10), Ok(None));
+    }
+
+    #[test]
+    fn a_surface_that_is_not_named_is_closed() {
+        let gate = Gate::Tokens(vec![rotated()]);
+        let access = gate.admit(Some("new"), 0).unwrap();
+        assert!(access.serves("sse") && !access.serves("socketio"));
+        assert_eq!(gate.readmit(&access, "socketio", 0), Err(Denied::Invalid));
+    }
+
+    #[test]
+    fn case_f4_who_was_let_in_is_not_for_ever() {
+        let access = gate().admit(Some("alpha"), 0).unwrap();
+        assert_eq!(gate().readmit(&access, "sse", 0), Ok(None));
+        let with = |name: &str, cell: &'static str| Gate::Tokens(vec![Token::new(name, SecretHash::of("alpha"), vec![cell.into()])]);
+        assert_eq!(with("a", "*").readmit(&access, "sse", 0), Ok(None));
+        for gone in [Gate::Tokens(Vec::new()), with("a", "two"), with("c", "*"), Gate::Open, Gate::Passthrough] {
+            assert_eq!(gone.readmit(&access, "sse", 0), Err(Denied::Invalid), "{gone:?}");
+        }
     }
 
     #[test]
     fn passthrough_separates_bearers_without_keeping_them_readable() {
-        let one = Gate::Passthrough.admit(Some("secret-1")).unwrap();
-        let two = Gate::Passthrough.admit(Some("secret-2")).unwrap();
+        let one = Gate::Passthrough.admit(Some("secret-1"), 0).unwrap();
+        let two = Gate::Passthrough.admit(Some("secret-2"), 0).unwrap();
         assert_ne!(one.principal(), two.principal());
         assert!(!format!("{one:?}").contains("secret-1"));
         assert!(matches!(one.credential(), RunCredential::Client(Some(secret)) if secret.expose() == "secret-1"));
@@ -242,16 +323,8 @@ mod tests {
 
     #[test]
     fn passthrough_without_a_bearer_never_falls_back_to_the_config() {
-        let nobody = Gate::Passthrough.admit(None).unwrap();
+        let nobody = Gate::Passthrough.admit(None, 0).unwrap();
         assert!(matches!(nobody.credential(), RunCredential::Client(None)));
-        assert!(matches!(Gate::Open.admit(None).unwrap().credential(), RunCredential::Configured));
-    }
-
-    #[test]
-    fn the_written_hash_is_that_of_sha256sum() {
-        let hash = SecretHash::parse("sha256:8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8").unwrap();
-        assert!(hash.matches(&SecretHash::of("alpha")));
-        assert!(SecretHash::parse("sha256:zz").is_err());
-        assert!(SecretHash::parse("8ed3").is_err());
+        assert!(matches!(Gate::Open.admit(None, 0).unwrap().credential(), RunCredential::Configured));
     }
 }

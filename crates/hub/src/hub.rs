@@ -16,6 +16,7 @@ use crate::access::{Access, Denied, Gate};
 use crate::channel::ChannelFuture;
 use crate::closing::Closing;
 use crate::conduct::OnBusy;
+use crate::door::{Door, DoorConfig};
 use crate::driver;
 use crate::origin::Origins;
 use crate::route::{Route, Routes};
@@ -27,7 +28,7 @@ use crate::{AskConfig, RunConfig, Settings};
 
 /// All sessions of this process.
 pub struct Hub {
-    pub(crate) gate: Gate,
+    door: Door,
     pub(crate) routes: Routes,
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) timers: Timers,
@@ -184,7 +185,7 @@ impl Hub {
     #[must_use]
     pub fn new(gate: Gate, routes: Routes, run: RunConfig, ask: AskConfig, journal: Arc<dyn Journal>) -> Self {
         Self {
-            gate,
+            door: Door::new(gate, &DoorConfig::default()),
             routes,
             journal,
             warmth: Arc::new(Warmth::new(JournalConfig::default().memory_bytes)),
@@ -209,18 +210,29 @@ impl Hub {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a client in, or not.
+    /// With another door than the one at its defaults. Nobody may be inside yet.
+    #[must_use]
+    pub fn behind(mut self, config: &DoorConfig) -> Self {
+        self.door = Door::new((*self.door.gate()).clone(), config);
+        self
+    }
+
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// What a bearer may do, on whatever surface, uncounted. Surfaces ask [`Hub::admit_to`].
     ///
     /// # Errors
-    /// In `tokens` mode, when the bearer is missing or unknown.
+    /// In `tokens` mode, when the bearer is missing or unknown, or its time is over.
     pub fn admit(&self, bearer: Option<&str>) -> Result<Access, Denied> {
-        self.gate.admit(bearer)
+        self.door.gate().admit(bearer, now())
     }
 
     /// Judges the origins of pages by these entries of `[cors] origins`.
     #[must_use]
     pub fn origins<'a>(&self, allowed: &'a [String]) -> Origins<'a> {
-        Origins::new(allowed, matches!(self.gate, Gate::Tokens(_)))
+        Origins::new(allowed, matches!(*self.door.gate(), Gate::Tokens(_)))
     }
 
     /// The routes.

@@ -5,7 +5,7 @@
 //!   Link ◀──RunPort::command── Session ◀──answer, stop────────────────────────────────────────────────── shell
 //! ```
 //!
-//! - A surface calls [`Hub::admit`] with the bearer it got, then [`Hub::start`], [`Hub::create_session`], [`Hub::session`] or [`Hub::run`].
+//! - A surface calls [`Hub::admit_to`] with the bearer it got, then [`Hub::start`], [`Hub::create_session`], [`Hub::session`] or [`Hub::run`].
 //! - It asks the [`Session`] for its [`Projection`] (one for each surface and set of options, built from the log when first
 //!   asked for, live ever after) and reads it by position: [`Projection::tail`] for a session, [`Projection::run_tail`] for one run.
 //!   A client is such a position and nothing else: no queue, no channel. Slow, late and reconnecting clients are one code path.
@@ -24,26 +24,31 @@ mod closing;
 mod conduct;
 mod config;
 mod cors;
+mod door;
 mod driver;
 mod environment;
 mod explaining;
 mod hub;
 mod origin;
+mod peer;
 mod policy;
 mod projection;
 mod queue;
+mod rates;
 mod restore;
 mod retention;
 mod route;
+mod secret;
 mod session;
 mod settings;
 mod surface;
 mod telemetry;
+mod tickets;
 mod upstream;
 mod warmth;
 mod watchers;
 
-pub use access::{Access, Denied, Gate, HashError, RunCredential, Secret, SecretHash, Token};
+pub use access::{Access, Denied, Gate, Limit, RunCredential, Token, TokenSecret};
 pub use action::{Action, ActionError, ActionFuture, Control, Upload, Wire};
 pub use asks::{AskVerdict, PendingAsk};
 pub use channel::{Channel, ChannelFuture, ChannelMessage};
@@ -51,15 +56,18 @@ pub use closing::{Closing, Farewell, Hangup, Turn};
 pub use conduct::{Conduct, OnBusy, Unwatched};
 pub use config::{AskConfig, RunConfig};
 pub use cors::{Cors, Page};
+pub use door::{DoorConfig, Leave, LimitsConfig, OnExpiry, Visit};
 pub use environment::{Environment, EnvironmentError};
 pub use explaining::Explaining;
 pub use hub::{Filter, Hub, NewSession, StartError, StartRun, Started, draw_run};
 pub use interline_journal::Durability;
 pub use origin::{Origins, Verdict, is_upgrade, names_this_machine};
+pub use peer::{Network, Peer};
 pub use policy::{Decision, Policies, Policy};
 pub use projection::{Gone, Projection, RunBatch, RunTail, Tail};
 pub use restore::Restored;
 pub use route::{MAX_MODEL_BYTES, Models, Route, Routes};
+pub use secret::{HashError, Secret, SecretHash};
 pub use session::{AnswerError, RunInfo, RunStatus, Session, SessionInfo, Stopped};
 pub use settings::Settings;
 pub use surface::Surface;

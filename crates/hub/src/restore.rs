@@ -96,7 +96,7 @@ impl Hub {
         let Unfinished { run, handle, frames, port } = unfinished;
         match handle {
             // What a client brought to start it is not kept, and nobody else's will do.
-            Some(handle) if !matches!(self.gate, Gate::Passthrough) => {
+            Some(handle) if !matches!(*self.door().gate(), Gate::Passthrough) => {
                 let credential = RunCredential::Configured;
                 session.link.clone().take_up(Resumption { run, handle, frames, credential }, port)
             }
@@ -110,7 +110,7 @@ impl Hub {
     /// Whether the run that goes on in a session can be left to the next process.
     pub(crate) fn hands_on(&self, session: &Session) -> bool {
         session.durability() != Durability::Memory
-            && !matches!(self.gate, Gate::Passthrough)
+            && !matches!(*self.door().gate(), Gate::Passthrough)
             && session.link.takes_up()
             && session.is_attached()
     }

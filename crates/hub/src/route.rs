@@ -118,7 +118,7 @@ mod tests {
             durability: Durability::Memory,
         };
         let cells = cells.iter().map(|cell| CellName::from(*cell)).collect();
-        let access = Gate::Tokens(vec![Token { name: "a".into(), hash: SecretHash::of("s"), cells }]).admit(Some("s")).unwrap();
+        let access = Gate::Tokens(vec![Token::new("a", SecretHash::of("s"), cells)]).admit(Some("s"), 0).unwrap();
         Routes::new(routes.iter().map(route).collect()).default_cell(&access).map(|cell| cell.to_string())
     }
 

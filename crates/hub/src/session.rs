@@ -515,7 +515,7 @@ impl Session {
     }
 
     /// Waits until no run goes on.
-    pub(crate) async fn rest(&self) {
+    pub async fn rest(&self) {
         let mut busy = self.busy.subscribe();
         // The sender is the session's own, and outlives this.
         let _ = busy.wait_for(|busy| !busy).await;

@@ -15,6 +15,11 @@ struct EndLabels {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeniedLabels {
+    reason: &'static str,
+}
+
 /// The hub's counters.
 #[derive(Default)]
 pub struct Telemetry {
@@ -28,6 +33,7 @@ pub struct Telemetry {
     events: Counter<u64, AtomicU64>,
     runs_forgotten: Counter<u64, AtomicU64>,
     runs_resumed: Counter<u64, AtomicU64>,
+    denied: Family<DeniedLabels, Counter>,
 }
 
 impl Telemetry {
@@ -43,6 +49,11 @@ impl Telemetry {
         registry.register("interline_events", "Canonical events read from records", self.events.clone());
         registry.register("interline_runs_forgotten", "Runs no longer kept", self.runs_forgotten.clone());
         registry.register("interline_runs_resumed", "Unfinished runs of an earlier process taken up again", self.runs_resumed.clone());
+        registry.register("interline_denied", "Clients that were not let in, or were told to go, by reason", self.denied.clone());
+    }
+
+    pub(crate) fn denied(&self, reason: &'static str) {
+        self.denied.get_or_create(&DeniedLabels { reason }).inc();
     }
 
     /// How many runs go on.

@@ -8,8 +8,11 @@ use super::Config;
 const MOST: u64 = 1_000_000_000_000;
 
 /// Where 0 has a meaning: none, at once, or no waiting. Everywhere else nothing could work with it.
-const MAY_BE_ZERO: [&str; 22] = [
+const MAY_BE_ZERO: [&str; 25] = [
     "server.ready_off_ms",
+    "limits.client_per_second",
+    "limits.peer_per_second",
+    "limits.unknown_tokens_per_minute",
     "server.drain_ms",
     "server.close_spread_ms",
     "server.retry_min_ms",

@@ -3,14 +3,17 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use interline_hub::{Conduct, Decision, Durability, Gate, OnBusy, Policies, Policy, Route, Routes, Token, Unwatched, Upstream};
+use interline_hub::{
+    Conduct, Decision, Durability, Gate, Network, OnBusy, Policies, Policy, Route, Routes, SecretHash, Token, TokenSecret, Unwatched,
+    Upstream,
+};
 use interline_model::CellName;
 use interline_upstream_native::{ConfigError, Kind, Mode};
 
 use super::layers::Places;
-use super::{AuthMode, BusyPolicy, Config, DurabilityName, PolicyDecision, Problem, Problems, RouteConfig, bounds};
+use super::{AuthMode, BusyPolicy, Config, DurabilityName, Expiry, PolicyDecision, Problem, Problems, RouteConfig, TokenConfig, bounds};
 use crate::admin::Target;
-use crate::{logging, upstreams};
+use crate::{logging, surfaces, upstreams};
 
 /// A config that holds, and what was made of it on the way.
 pub(crate) struct Checked {
@@ -73,13 +76,19 @@ fn server(config: &Config, found: &mut Findings<'_>) {
         );
         found.add("server.listen", message);
     }
+    for (number, proxy) in server.trusted_proxies.iter().enumerate() {
+        if Network::parse(proxy).is_none() {
+            let why = format!("{proxy:?} is no address or range of addresses; they are written 192.0.2.7 or 192.0.2.0/24");
+            found.add(format!("server.trusted_proxies[{number}]"), why);
+        }
+    }
     bounds::check(config, |key, why| found.add(key, why));
     bounds::check_pairs(config, |key, why| found.add(key, why));
 }
 
 fn gate(config: &Config, found: &mut Findings<'_>) -> Gate {
     let mut names = HashSet::new();
-    let mut tokens = Vec::new();
+    let mut tokens: Vec<Token> = Vec::new();
     for (number, token) in config.token.iter().enumerate() {
         let key = |name: &str| format!("token[{number}].{name}");
         if token.name.is_empty() || !names.insert(&token.name) {
@@ -93,17 +102,18 @@ fn gate(config: &Config, found: &mut Findings<'_>) -> Gate {
                 found.add(format!("token[{number}].cells[{index}]"), format!("no [[route]] serves the cell {cell:?}"));
             }
         }
-        let hash = match token.secret.fetch() {
-            Ok(hash) => hash,
-            Err(error) => {
-                found.add(key("secret"), error.to_string());
-                continue;
-            }
-        };
-        if let Some(other) = tokens.iter().find(|other: &&Token| other.hash.matches(&hash)) {
-            found.add(key("secret"), format!("is the secret of the token {:?}, too: who brings it could be either", other.name));
+        if token.surfaces.as_ref().is_some_and(Vec::is_empty) {
+            found.add(key("surfaces"), "names the surfaces that the token may use; without it, it may use every one");
         }
-        tokens.push(Token { name: token.name.clone(), hash, cells: token.cells.iter().cloned().map(CellName::from).collect() });
+        for (index, surface) in token.surfaces.iter().flatten().enumerate() {
+            if !surfaces::NAMES.contains(&surface.as_str()) {
+                let why = format!("there is no surface {surface:?}; there is: {}", surfaces::NAMES.join(", "));
+                found.add(format!("token[{number}].surfaces[{index}]"), why);
+            }
+        }
+        let secrets = secrets(token, number, &tokens, found);
+        let cells = token.cells.iter().cloned().map(CellName::from).collect();
+        tokens.push(Token { name: token.name.clone(), secrets, cells, surfaces: token.surfaces.clone() });
     }
     match config.auth.mode {
         AuthMode::Tokens if config.token.is_empty() => {
@@ -119,6 +129,43 @@ fn gate(config: &Config, found: &mut Findings<'_>) -> Gate {
         AuthMode::Tokens => Gate::Tokens(tokens),
         AuthMode::Passthrough => Gate::Passthrough,
     }
+}
+
+/// The secrets of a token, beside those of the tokens before it.
+fn secrets(token: &TokenConfig, number: usize, others: &[Token], found: &mut Findings<'_>) -> Vec<TokenSecret> {
+    let mut secrets: Vec<TokenSecret> = Vec::new();
+    if token.secret.0.is_empty() {
+        found.add(format!("token[{number}].secret"), "is an empty list: nobody could bring it");
+    }
+    for (index, secret) in token.secret.0.iter().enumerate() {
+        let key = if token.secret.0.len() == 1 { format!("token[{number}].secret") } else { format!("token[{number}].secret[{index}]") };
+        let hash = match secret.fetch() {
+            Ok(hash) => hash,
+            Err(error) => {
+                found.add(key, error.to_string());
+                continue;
+            }
+        };
+        let is_of = |other: &&Token| other.secrets.iter().any(|theirs: &TokenSecret| theirs.hash.matches(&hash));
+        if let Some(other) = others.iter().find(is_of) {
+            found.add(key.clone(), format!("is the secret of the token {:?}, too: who brings it could be either", other.name));
+        }
+        if secrets.iter().any(|own: &TokenSecret| SecretHash::matches(&own.hash, &hash)) {
+            found.add(key.clone(), "stands here twice: which of them expires?");
+        }
+        let expires_at = secret.expires.or(token.expires).map(Expiry::millis);
+        if expires_at.is_some_and(|at| at <= now()) {
+            found.warn(key, "has expired: whoever brings it is refused");
+        }
+        secrets.push(TokenSecret { hash, expires_at });
+    }
+    secrets
+}
+
+#[expect(clippy::disallowed_methods, reason = "whether a token has expired is a matter of wall time")]
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 type Named = Vec<(String, Option<Arc<dyn Upstream>>)>;

@@ -33,7 +33,8 @@ impl Problem {
     pub(crate) fn without_secrets(mut self) -> Self {
         let among = |word: &str| self.key.split(['.', '[']).any(|key| key == word);
         if among("secret") {
-            "takes one of { env = \"NAME\" }, { file = \"PATH\" }, { hash = \"sha256:…\" }, { value = \"…\" }"
+            "takes one of { env = \"NAME\" }, { file = \"PATH\" }, { hash = \"sha256:…\" }, { value = \"…\" }, or a list of them; each may have \
+             an expires = 2027-01-31T18:00:00Z, with its offset"
                 .clone_into(&mut self.message);
         } else if among("credential") {
             "takes one of { env = \"NAME\" }, { file = \"PATH\" }, { value = \"…\" }".clone_into(&mut self.message);

@@ -287,7 +287,7 @@ fn tokens_are_what_lets_a_server_out_of_the_house() {
     let token =
         |secret: &str| format!("{outside}[auth]\nmode = \"tokens\"\n\n[[token]]\nname = \"web\"\nsecret = {secret}\ncells = [\"*\"]\n");
     let checked = from_layers(&[file(&token("{ value = \"s\" }"))]).unwrap();
-    assert!(checked.gate.admit(Some("s")).is_ok() && checked.gate.admit(Some("t")).is_err());
+    assert!(checked.gate.admit(Some("s"), 0).is_ok() && checked.gate.admit(Some("t"), 0).is_err());
     assert!(!checked.config.sse.on_loopback);
     assert!(refused(&format!("{outside}[auth]\nmode = \"tokens\"\n")).contains("nobody could come in"));
     let ignored = format!("{LEAST}[[token]]\nname = \"web\"\nsecret = {{ value = \"s\" }}\ncells = [\"*\"]\n");
@@ -315,7 +315,7 @@ fn a_secret_from_a_file_is_what_stands_between_its_white_space() {
     );
     let checked = from_layers(&[file(&text)]);
     std::fs::remove_file(&path).unwrap();
-    assert!(checked.unwrap().gate.admit(Some("s3")).is_ok());
+    assert!(checked.unwrap().gate.admit(Some("s3"), 0).is_ok());
 }
 
 #[test]

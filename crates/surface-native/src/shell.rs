@@ -29,8 +29,10 @@ mod tokens;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::{FromRequestParts, Request};
 use http::HeaderMap;
-use interline_hub::{Hub, Session, Surface};
+use http::request::Parts;
+use interline_hub::{Access, Denied, Hub, Peer, Session, Surface};
 use interline_model::{Actor, Millis, Text};
 use tokio::sync::Semaphore;
 
@@ -110,6 +112,43 @@ fn projection(session: &Session) -> Arc<Projection> {
 /// Who does something here to a session.
 fn actor(session: &Session) -> Actor {
     Actor { principal: session.principal().clone(), surface: Text::from_static(NAME) }
+}
+
+/// What says who makes a request: its headers, and where it comes from.
+struct Caller {
+    headers: HeaderMap,
+    peer: Option<Peer>,
+}
+
+impl Caller {
+    fn of(request: &Request) -> Self {
+        Self { headers: request.headers().clone(), peer: request.extensions().get().copied() }
+    }
+
+    fn bearer(&self) -> Option<&str> {
+        bearer(&self.headers)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(Self { headers: parts.headers.clone(), peer: parts.extensions.get().copied() })
+    }
+}
+
+impl Shell {
+    /// Who brings a long-lived token.
+    fn admit(&self, caller: &Caller) -> Result<Access, Denied> {
+        self.hub.admit_to(NAME, caller.bearer(), caller.peer)
+    }
+
+    /// Whether what was given out for a token is still good: no longer than the token.
+    fn readmit(&self, access: &Access) -> Result<(), Denied> {
+        self.hub.readmit(NAME, access)?;
+        self.hub.count(access)
+    }
 }
 
 /// The bearer of a request. `Bearer ` is case-sensitive (native-ws.md §2.1).

@@ -139,7 +139,7 @@ async fn named_origins_come_in_and_hear_what_they_need() {
 
 #[tokio::test]
 async fn a_path_that_is_no_utf8_gets_the_surfaces_own_words() {
-    let token = Token { name: "alice".into(), hash: SecretHash::of(ALICE), cells: vec![CellName::from("*")] };
+    let token = Token::new("alice", SecretHash::of(ALICE), vec![CellName::from("*")]);
     for gate in [Gate::Open, Gate::Tokens(vec![token])] {
         let stand = Stand::with(gate, Config::default(), Arc::new(Memory::default())).await;
         for path in ["/v1/agent/sessions/%ff/result", "/v1/agent/sessions/%ff/stream", "/v1/agent/%ff"] {

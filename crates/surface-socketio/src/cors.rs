@@ -24,6 +24,9 @@ pub(crate) async fn layer(State(shell): State<Arc<Shell>>, request: Request, nex
     if let Some(answer) = CORS.preflight(&request, &page) {
         return answer;
     }
+    if let Err(denied) = shell.hub.knock(request.extensions().get().copied()) {
+        return CORS.mark(Problem::from(denied).into_response(), page);
+    }
     let (mut parts, body) = request.into_parts();
     let response = match refused(&shell, &mut parts).await {
         Some(problem) => problem.into_response(),

@@ -1,11 +1,13 @@
 //! The desk of one socket: handles what it received, one packet after another, and answers every one.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use interline_hub::{
-    Access, Action, Environment, Projection, RunStatus, Session, Settings, StartError, StartRun, Started, Stopped, draw_run,
+    Access, Action, Denied, Environment, Leave, Projection, RunStatus, Session, Settings, StartError, StartRun, Started, Stopped, Visit,
+    draw_run,
 };
 use interline_model::{Actor, Ask, RunId, SessionId, Text};
 use serde_json::{Map, Value, json};
@@ -24,6 +26,9 @@ use crate::{Chosen, SocketWriter, answer, answer_in_words};
 /// How long an acknowledgement waits for the turn that it confirms.
 const TURN_FIRST: Duration = Duration::from_secs(1);
 
+/// How long a socket that has to go may take for what it is still owed.
+const LAST_TURN: Duration = Duration::from_secs(5);
+
 /// A subscription of this socket.
 pub(crate) struct Subscribed {
     stop: CancellationToken,
@@ -41,14 +46,25 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Works until the socket is gone.
-    pub(crate) async fn work(mut self, mut packets: mpsc::UnboundedReceiver<Packet>) {
+    /// Works until the socket is gone, or has to go.
+    pub(crate) async fn work(mut self, mut packets: mpsc::UnboundedReceiver<Packet>, mut visit: Visit) {
         let gone = self.outlet.gone().clone();
         let _ends_all = gone.clone().drop_guard();
+        let mut last_run: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         loop {
             let packet = tokio::select! {
                 biased;
                 () = gone.cancelled() => return,
+                leave = visit.leave() => match leave {
+                    Leave::WhenDone => {
+                        last_run = Some(Box::pin(self.shown_to_the_end()));
+                        continue;
+                    }
+                    Leave::Now(denied) => return self.dismiss(denied).await,
+                },
+                () = async { if let Some(last) = &mut last_run { last.await } else { std::future::pending().await } } => {
+                    return self.dismiss(Denied::Expired).await;
+                }
                 packet = packets.recv() => packet,
             };
             let Some(packet) = packet else { return };
@@ -59,8 +75,45 @@ impl Desk {
         }
     }
 
+    /// Waits until no run goes on in any session of this socket, and its end was told.
+    fn shown_to_the_end(&self) -> impl Future<Output = ()> + Send + 'static {
+        let shell = self.shell.clone();
+        let followed: Vec<_> = self
+            .subscriptions
+            .iter()
+            .filter_map(|(id, subscribed)| Some((self.session(id).ok()?, subscribed.raw, subscribed.told.clone())))
+            .collect();
+        async move {
+            for (session, raw, mut told) in followed {
+                session.rest().await;
+                let end = if raw {
+                    shell.raw_projection(&session).with(|_, position| position)
+                } else {
+                    shell.projection(&session).with(|_, position| position)
+                };
+                // A socket that takes nothing is not waited for.
+                let _ = tokio::time::timeout(LAST_TURN, told.wait_for(|told| *told >= end)).await;
+            }
+        }
+    }
+
+    /// The client would not be let in any more: it is told why, and the socket ends.
+    async fn dismiss(self, denied: Denied) {
+        for subscribed in self.subscriptions.values() {
+            subscribed.stop.cancel();
+        }
+        let told = async { self.outlet.hold().await.value("system:error", &Refusal::Denied(denied).event(None)).await };
+        let _ = tokio::time::timeout(LAST_TURN, told).await;
+        self.outlet.close().await;
+    }
+
     async fn handle(&mut self, packet: Packet) -> Result<(), Gone> {
         let ack = packet.ack;
+        // Whoever was let in once is not let in for ever (cases.md F4).
+        let hub = &self.shell.hub;
+        if let Err(denied) = hub.readmit(SURFACE, self.access()).and_then(|()| hub.count(self.access())) {
+            return self.refuse(ack, None, &Refusal::Denied(denied)).await;
+        }
         let command = match packet.content.map_err(|refusal| Unread { refusal, session: None }).and_then(|text| read(&text)) {
             Ok(command) => command,
             Err(Unread { refusal: Refusal::UnsupportedEvent, .. }) => {

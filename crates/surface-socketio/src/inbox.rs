@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use interline_hub::Access;
+use interline_hub::{Access, Visit};
 use interline_model::Text;
 use socketioxide::adapter::LocalAdapter;
 use socketioxide::handler::FromMessageParts;
@@ -38,7 +38,7 @@ struct Entrance {
     access: Access,
     sender: mpsc::UnboundedSender<Packet>,
     /// Taken by the worker, once the socket is connected.
-    receiver: Mutex<Option<mpsc::UnboundedReceiver<Packet>>>,
+    receiver: Mutex<Option<(mpsc::UnboundedReceiver<Packet>, Visit)>>,
     waiting: AtomicUsize,
     waiting_bytes: AtomicUsize,
     max_waiting: usize,
@@ -48,12 +48,12 @@ struct Entrance {
 }
 
 impl Inbox {
-    pub(crate) fn new(access: Access, config: &Config) -> Self {
+    pub(crate) fn new(access: Access, visit: Visit, config: &Config) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         Self(Arc::new(Entrance {
             access,
             sender,
-            receiver: Mutex::new(Some(receiver)),
+            receiver: Mutex::new(Some((receiver, visit))),
             waiting: AtomicUsize::new(0),
             waiting_bytes: AtomicUsize::new(0),
             max_waiting: config.max_inbox,
@@ -66,7 +66,7 @@ impl Inbox {
         &self.0.access
     }
 
-    pub(crate) fn take_receiver(&self) -> Option<mpsc::UnboundedReceiver<Packet>> {
+    pub(crate) fn take(&self) -> Option<(mpsc::UnboundedReceiver<Packet>, Visit)> {
         self.0.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 

@@ -109,6 +109,16 @@ impl Outlet {
         Held { outlet: self, credit: self.credit.lock().await }
     }
 
+    /// Ends the socket. While its way out is full it cannot be told; then the next try does it, or it misses its heartbeat.
+    pub(crate) async fn close(&self) {
+        while !self.gone.is_cancelled() && self.socket.clone().disconnect().is_err() {
+            tokio::select! {
+                () = tokio::time::sleep(LONGEST_PAUSE) => {}
+                () = self.gone.cancelled() => {}
+            }
+        }
+    }
+
     /// Cancelled when the socket is gone.
     pub(crate) fn gone(&self) -> &CancellationToken {
         &self.gone

@@ -52,6 +52,18 @@ pub(crate) enum Refusal {
     Failed(#[source] ActionError),
     #[error("unsupported event")]
     UnsupportedEvent,
+    /// The client would not be let in any more, or comes too often.
+    #[error("{}", sentence(*.0))]
+    Denied(Denied),
+}
+
+/// What a client is told that is not let in: the vendor's word, and more where it helps.
+pub(crate) fn sentence(denied: Denied) -> String {
+    match denied {
+        Denied::Missing | Denied::Invalid => "Unauthorized".to_owned(),
+        Denied::Expired => format!("Unauthorized: {denied}"),
+        Denied::Limited { .. } => denied.to_string(),
+    }
 }
 
 impl Refusal {
@@ -64,7 +76,8 @@ impl Refusal {
             Self::AlreadyResolved { .. } | Self::Void => "already_resolved",
             Self::Forbidden { .. } => "forbidden",
             Self::TooLarge { .. } => "message_too_large",
-            Self::TooMany | Self::TooManySubscriptions(_) => "too_many",
+            Self::TooMany | Self::TooManySubscriptions(_) | Self::Denied(Denied::Limited { .. }) => "too_many",
+            Self::Denied(_) => "unauthorized",
             Self::Unavailable(_) => "unavailable",
             Self::Failed(error) => error.code(),
             Self::Unsupported(_) | Self::UnsupportedEvent => "unsupported",
@@ -76,6 +89,7 @@ impl Refusal {
             Self::AlreadyResolved { outcome, by } => json!({"outcome": outcome, "answered_from": by}),
             Self::Void => json!({"outcome": "void", "answered_from": null}),
             Self::Forbidden { rule } => json!({"rule": rule}),
+            Self::Denied(Denied::Limited { seconds, .. }) => json!({"retry_after": seconds}),
             _ => Value::Null,
         }
     }
@@ -157,6 +171,8 @@ pub(crate) enum Problem {
     Timeout,
     #[error("{0}")]
     TooMany(String),
+    #[error("{message}")]
+    Limited { message: String, seconds: u64 },
     #[error("{0}")]
     Unavailable(String),
     #[error("The path leads out of the session's files, or is none")]
@@ -181,7 +197,7 @@ impl Problem {
             Self::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Timeout => StatusCode::REQUEST_TIMEOUT,
-            Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooMany(_) | Self::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::BadPath => StatusCode::BAD_REQUEST,
             Self::NotHere(_) => StatusCode::NOT_IMPLEMENTED,
@@ -191,8 +207,12 @@ impl Problem {
 }
 
 impl From<Denied> for Problem {
-    fn from(_: Denied) -> Self {
-        Self::UNAUTHORIZED
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Missing | Denied::Invalid => Self::UNAUTHORIZED,
+            Denied::Expired => Self::Unauthorized("Unauthorized: the token has expired, come with a new one"),
+            Denied::Limited { seconds, .. } => Self::Limited { message: denied.to_string(), seconds },
+        }
     }
 }
 
@@ -216,6 +236,9 @@ impl IntoResponse for Problem {
         let mut response = (self.status(), Json(json!({"detail": detail}))).into_response();
         if matches!(self, Self::Unauthorized(_)) {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Self::Limited { seconds, .. } = self {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

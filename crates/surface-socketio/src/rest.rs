@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::members::Members;
 use crate::refusal::Problem;
-use crate::shell::Shell;
+use crate::shell::{SURFACE, Shell};
 use crate::{SessionStatus, bearer, explain, files, marks, stock, timestamp};
 
 /// Sessions on one page of a list.
@@ -64,7 +64,7 @@ impl FromRequestParts<Arc<Shell>> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, shell: &Arc<Shell>) -> Result<Self, Problem> {
         let token = bearer::of_request(&parts.headers, &parts.uri, &shell.config, &shell.hub.origins(&shell.config.origins));
-        Ok(Self(shell.hub.admit(token.as_deref())?))
+        Ok(Self(shell.hub.admit_to(SURFACE, token.as_deref(), parts.extensions.get().copied())?))
     }
 }
 

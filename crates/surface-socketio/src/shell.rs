@@ -5,7 +5,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use axum::Router;
-use interline_hub::{Hub, Projection, Session, Surface};
+use interline_hub::{Denied, Hub, Projection, Session, Surface};
 use prometheus_client::registry::Registry;
 use socketioxide::SocketIo;
 use socketioxide::extract::{SocketRef, TryData};
@@ -20,6 +20,7 @@ use crate::desk::Desk;
 use crate::inbox::{Inbox, Received};
 use crate::notes::Notes;
 use crate::outlet::{MIN_OUTBOX, Outlet};
+use crate::refusal::sentence;
 use crate::telemetry::Telemetry;
 use crate::{RawWriter, SocketWriter, cors, farewell, rest};
 
@@ -102,11 +103,11 @@ fn routes(hub: Arc<Hub>, config: Config, telemetry: Telemetry) -> Router {
 }
 
 /// The CONNECT packet is refused. socketio.md §1.3: clients read the message and nothing else.
-struct Unauthorized;
+struct Unauthorized(Denied);
 
 impl fmt::Display for Unauthorized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Unauthorized")
+        f.write_str(&sentence(self.0))
     }
 }
 
@@ -142,9 +143,11 @@ impl Shell {
         self.close_with_hub(io);
         let token = auth.0.as_ref().ok().and_then(|auth| auth.get("token")?.as_str());
         let origins = self.hub.origins(&self.config.origins);
-        let bearer = bearer::of_socket(token, socket.req_parts(), &self.config, &origins).map_err(|_| Unauthorized)?;
-        let access = self.hub.admit(bearer.as_deref()).map_err(|_| Unauthorized)?;
-        socket.extensions.insert(Inbox::new(access, &self.config));
+        let bearer = bearer::of_socket(token, socket.req_parts(), &self.config, &origins).map_err(|_| Unauthorized(Denied::Missing))?;
+        let peer = socket.req_parts().extensions.get().copied();
+        let access = self.hub.admit_to(SURFACE, bearer.as_deref(), peer).map_err(Unauthorized)?;
+        let visit = self.hub.visit(SURFACE, &access).map_err(Unauthorized)?;
+        socket.extensions.insert(Inbox::new(access, visit, &self.config));
         // One handler for all events, known and unknown: what it does is done when its extractor is made.
         socket.on_fallback(async |_: Received| {});
         Ok(())
@@ -153,7 +156,7 @@ impl Shell {
     /// After the CONNECT reply.
     fn connected(self: Arc<Self>, Connected(socket): Connected) {
         let Some(inbox) = socket.extensions.get::<Inbox>() else { return };
-        let Some(packets) = inbox.take_receiver() else { return };
+        let Some((packets, visit)) = inbox.take() else { return };
         let gone = CancellationToken::new();
         let ends = gone.clone();
         socket.on_disconnect(async move || ends.cancel());
@@ -164,7 +167,7 @@ impl Shell {
         let counted = self.telemetry.socket();
         let desk = Desk { shell: self, inbox, outlet, subscriptions: std::collections::HashMap::new() };
         tokio::spawn(async move {
-            desk.work(packets).await;
+            desk.work(packets, visit).await;
             drop(counted);
         });
     }

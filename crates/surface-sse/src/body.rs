@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{BufMut, Bytes, BytesMut};
-use interline_hub::{Projection, RunTail, Turn};
+use interline_hub::{Leave, Projection, RunTail, Turn, Visit};
 use interline_model::RunId;
 use tokio::time::{sleep, timeout};
 
@@ -47,6 +47,8 @@ pub(crate) struct Reading {
     framing: Framing,
     /// The stream answers a request that may be sent again.
     answering: Option<Answering>,
+    /// Whose stream it is, as long as it may be.
+    visit: Visit,
     progress: Progress,
     /// When this stream ends, if the server does.
     turn: Turn,
@@ -82,10 +84,11 @@ impl Reading {
         framing: Framing,
         extras: Extras,
         answering: Option<Answering>,
+        visit: Visit,
     ) -> Self {
         let turn = shell.hub.closing().turn();
         let (queue, progress, dismissed) = (VecDeque::new(), Progress::Going, false);
-        Self { shell, source, extras, from, queue, framing, answering, progress, turn, dismissed }
+        Self { shell, source, extras, from, queue, framing, answering, visit, progress, turn, dismissed }
     }
 
     /// The stream as an HTTP body.
@@ -126,12 +129,18 @@ impl Reading {
                         }
                     },
                     () = turn.comes() => break,
+                    // One that may finish does: a stream ends with its run.
+                    leave = self.visit.leave() => if let Leave::Now(_) = leave { break },
                     () = idle(heartbeat) => return Some(Ok(self.framing.heartbeat())),
                 },
                 Source::InTurn(entry) => {
                     let entry = entry.clone();
                     let begun = tokio::select! {
                         biased;
+                        leave = self.visit.leave() => match leave {
+                            Leave::WhenDone => continue,
+                            Leave::Now(_) => None,
+                        },
                         begun = entry.begun() => Some(begun),
                         // Closing ends the run before it, too, and then it is refused: that can still be told.
                         begun = async { turn.comes().await; timeout(LAST_WORDS, entry.begun()).await.ok() } => begun,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts, Query, RawPathParams};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri, header};
-use interline_hub::{Access, Session};
+use interline_hub::{Access, Denied, Session};
 use interline_model::{Actor, CellName, RunId, SessionId, Text};
 
 use crate::Config;
@@ -28,13 +28,45 @@ impl FromRequestParts<Arc<Shell>> for Caller {
     async fn from_request_parts(parts: &mut Parts, shell: &Arc<Shell>) -> Result<Self, Refusal> {
         let query = pairs(&parts.uri);
         let bearer = bearer(&parts.method, &parts.headers, &query, &shell.config);
-        let access = shell.hub.admit(bearer.as_deref())?;
-        let path = match RawPathParams::from_request_parts(parts, shell).await {
-            Ok(params) => params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-            Err(_) => return Err(Refusal::PathNotFound),
-        };
+        let access = shell.hub.admit_to(SURFACE, bearer.as_deref(), parts.extensions.get().copied())?;
+        let path = path(parts, shell).await?;
         Ok(Self { access, path, query })
     }
+}
+
+async fn path(parts: &mut Parts, shell: &Arc<Shell>) -> Result<Vec<(String, String)>, Refusal> {
+    match RawPathParams::from_request_parts(parts, shell).await {
+        Ok(params) => Ok(params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
+        Err(_) => Err(Refusal::PathNotFound),
+    }
+}
+
+/// A client that wants to read a run: with a token like any other, or with a ticket in its place.
+pub(crate) struct Viewer(pub(crate) Caller);
+
+impl FromRequestParts<Arc<Shell>> for Viewer {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, shell: &Arc<Shell>) -> Result<Self, Refusal> {
+        let Some(ticket) = ticket(&parts.method, &parts.uri).filter(|_| !parts.headers.contains_key(header::AUTHORIZATION)) else {
+            return Caller::from_request_parts(parts, shell).await.map(Self);
+        };
+        let path = path(parts, shell).await?;
+        let named = |name: &str| path.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str()).unwrap_or_default();
+        let (cell, run) = (CellName::from(named("cell").to_owned()), named("run_id"));
+        // Before the ticket is looked at, so it tells nothing: no run has such an id.
+        let run = run.parse().map_err(|_| Refusal::Denied(Denied::Invalid))?;
+        let access = shell.hub.redeem(SURFACE, &ticket, &cell, run, parts.extensions.get().copied())?;
+        Ok(Self(Caller { access, path, query: pairs(&parts.uri) }))
+    }
+}
+
+/// The ticket of a request that reads, if it brings one.
+pub(crate) fn ticket(method: &Method, uri: &Uri) -> Option<String> {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let mut pairs = if reads { pairs(uri) } else { Vec::new() };
+    let at = pairs.iter().position(|(name, ticket)| name == "ticket" && !ticket.is_empty())?;
+    Some(pairs.swap_remove(at).1)
 }
 
 impl Caller {

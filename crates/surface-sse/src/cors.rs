@@ -24,7 +24,11 @@ pub(crate) async fn layer(State(shell): State<Arc<Shell>>, request: Request, nex
     if let Some(answer) = CORS.preflight(&request, &page) {
         return answer;
     }
-    let brings_token = caller::own_token(request.method(), request.uri(), request.headers(), &shell.config).is_some();
+    if let Err(denied) = shell.hub.knock(request.extensions().get().copied()) {
+        return CORS.mark(Refusal::Denied(denied).into_response(), page);
+    }
+    let brings_token = caller::own_token(request.method(), request.uri(), request.headers(), &shell.config).is_some()
+        || caller::ticket(request.method(), request.uri()).is_some();
     let foreign = origins.refuse(request.method(), request.uri(), request.headers(), brings_token);
     let response = if foreign { Refusal::ForeignOrigin.into_response() } else { next.run(request).await };
     CORS.mark(response, page)

@@ -79,7 +79,8 @@ impl Refusal {
             Self::InvalidRequest(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::InvalidFromSeq => (StatusCode::BAD_REQUEST, "invalid_from_seq"),
             Self::Denied(Denied::Missing) => (StatusCode::UNAUTHORIZED, "auth_required"),
-            Self::Denied(Denied::Invalid) => (StatusCode::UNAUTHORIZED, "invalid_token"),
+            Self::Denied(Denied::Invalid | Denied::Expired) => (StatusCode::UNAUTHORIZED, "invalid_token"),
+            Self::Denied(Denied::Limited { .. }) => (StatusCode::TOO_MANY_REQUESTS, "too_many_requests"),
             Self::Unsupported(_) => (StatusCode::NOT_IMPLEMENTED, "unsupported"),
             Self::Action(error) => (StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::BAD_GATEWAY), error.code()),
             Self::Forbidden(_) | Self::ForeignOrigin | Self::ExplainIsOff => (StatusCode::FORBIDDEN, "forbidden"),
@@ -113,6 +114,7 @@ impl Refusal {
             Self::Start(StartError::TooManyRuns(_) | StartError::TooManySessions(_) | StartError::Unstored | StartError::Draining) => {
                 Some(HeaderValue::from_static("5"))
             }
+            Self::Denied(Denied::Limited { seconds, .. }) => Some(HeaderValue::from(*seconds)),
             _ => None,
         }
     }

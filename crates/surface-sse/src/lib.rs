@@ -58,6 +58,8 @@ mod shell;
 #[cfg(feature = "io")]
 mod start;
 #[cfg(feature = "io")]
+mod tickets;
+#[cfg(feature = "io")]
 mod waiting;
 #[cfg(feature = "io")]
 mod wishes;

@@ -10,15 +10,17 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, delete, get, post};
 use bytes::Bytes;
-use interline_hub::{Access, AskConfig, Hub, Projection, Session, StartError, Surface};
+use interline_hub::{Access, AskConfig, Hub, Projection, Session, StartError, Surface, Visit};
 use interline_model::{Body as RecordBody, CellName, Event, FailureKind, Outcome, Record, RunEnd, RunId, Text, What, Writer};
 
 use crate::body::{Framing, Reading, Source};
-use crate::caller::{Caller, SURFACE};
+use crate::caller::{Caller, SURFACE, Viewer};
 use crate::error::Refusal;
 use crate::posts::{Answering, Posts};
 use crate::waiting::{InTurn, NotBegun, Waiting};
-use crate::{AskLimits, Block, Config, Extras, Options, Profile, SseWriter, actions, asks, control, cors, cursor, explain, lists, start};
+use crate::{
+    AskLimits, Block, Config, Extras, Options, Profile, SseWriter, actions, asks, control, cors, cursor, explain, lists, start, tickets,
+};
 
 /// What every handler needs.
 pub(crate) struct Shell {
@@ -68,11 +70,12 @@ pub fn router(hub: Arc<Hub>, config: Config) -> Router {
     let dedupe = Duration::from_millis(config.dedupe_posts_ms);
     let posts = (!dedupe.is_zero()).then(|| Arc::new(Posts::new(dedupe)));
     let shell = Arc::new(Shell { hub, config, waiting: Waiting::default(), posts });
-    let routes: [(&str, MethodRouter<Arc<Shell>>); 31] = [
+    let routes: [(&str, MethodRouter<Arc<Shell>>); 32] = [
         ("/cells", get(lists::cells)),
         ("/cells//{*rest}", any(no_cell)),
         ("/cells/{cell}", get(lists::cell)),
         ("/cells/{cell}/run", post(start::start)),
+        ("/cells/{cell}/tickets", post(tickets::issue)),
         ("/cells/{cell}/runs", get(lists::runs)),
         ("/cells/{cell}/runs/{run_id}", get(lists::run).delete(control::interrupt_run)),
         ("/cells/{cell}/runs/{run_id}/events", get(events)),
@@ -201,6 +204,7 @@ impl Shell {
         profile: Profile,
         extras: Extras,
         answering: Option<Answering>,
+        visit: Visit,
     ) -> Result<Response, Refusal> {
         let (session, run, source) = match target {
             Target::Begun(session, run) => {
@@ -210,7 +214,7 @@ impl Shell {
             Target::InTurn(waiting) => (waiting.session.clone(), waiting.run, Source::InTurn(waiting)),
         };
         let framing = Framing::new(run, profile, self.config.retry_ms, extras.has_events());
-        let body = Reading::new(self.clone(), source, from, framing, extras, answering).into_body();
+        let body = Reading::new(self.clone(), source, from, framing, extras, answering, visit).into_body();
         let mut response = Response::new(body);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -228,7 +232,7 @@ impl Shell {
 }
 
 /// `GET /cells/{cell}/runs/{run_id}/events`: replays from an event on, then goes on live until the end.
-async fn events(State(shell): State<Arc<Shell>>, caller: Caller, headers: HeaderMap) -> Result<Response, Refusal> {
+async fn events(State(shell): State<Arc<Shell>>, Viewer(caller): Viewer, headers: HeaderMap) -> Result<Response, Refusal> {
     let target = caller.target(&shell)?;
     let run = target.run();
     let from_seq = cursor::from_seq(caller.query("from_seq"))?;
@@ -249,7 +253,8 @@ async fn events(State(shell): State<Arc<Shell>>, caller: Caller, headers: Header
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let profile = cursor::get_profile(caller.query("sse"), shell.config.get_profile, &headers);
-    shell.stream(target, from, profile, extras, None)
+    let visit = shell.hub.visit(SURFACE, &caller.access)?;
+    shell.stream(target, from, profile, extras, None, visit)
 }
 
 /// The whole body of a request, within bounds of size and time.

@@ -24,13 +24,15 @@ static BY_KEY: Mutex<()> = Mutex::new(());
 /// The handler. Leaving does not stop the run.
 pub(crate) async fn start(State(shell): State<Arc<Shell>>, caller: Caller, headers: HeaderMap, body: Body) -> Result<Response, Refusal> {
     let cell = caller.cell(&shell)?;
+    // Before anything begins: what cannot be shown is not started.
+    let visit = shell.hub.visit(SURFACE, &caller.access)?;
     let body = read_body(&shell, body).await?;
     let profile = cursor::post_profile(caller.query("sse"), shell.config.post_profile, shell.config.post_ids, &headers);
     let extras = cursor::extras(caller.query("extras"), shell.config.extras);
     if let Some((run, seen)) = cursor::resumption(&headers).filter(|_| shell.config.post_ids) {
         // What is no longer there is not started again: it was run.
         let target = shell.target(&caller.access, &cell, run).ok_or_else(|| Refusal::RunNotFound(run.to_string()))?;
-        return located(shell.stream(target, seen.saturating_add(1), profile, extras, None)?, &cell);
+        return located(shell.stream(target, seen.saturating_add(1), profile, extras, None, visit)?, &cell);
     }
     let request = RunRequest::parse(&body)?;
     let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok()).map(Text::from).filter(|key| !key.is_empty());
@@ -47,7 +49,7 @@ pub(crate) async fn start(State(shell): State<Arc<Shell>>, caller: Caller, heade
         None => begin(&shell, &caller, &cell, request, key)?,
     };
     let answering = posts.map(|(posts, sameness)| posts.answering(sameness, target.run()));
-    located(shell.stream(target, 1, profile, extras, answering)?, &cell)
+    located(shell.stream(target, 1, profile, extras, answering, visit)?, &cell)
 }
 
 fn begin(shell: &Arc<Shell>, caller: &Caller, cell: &CellName, request: RunRequest, key: Option<Text>) -> Result<Target, Refusal> {

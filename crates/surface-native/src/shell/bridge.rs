@@ -9,8 +9,8 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Path, Request, State};
 use axum::response::Response;
 use axum::routing::{any, delete, get, post};
-use http::{HeaderMap, StatusCode};
-use interline_hub::{Access, Action, ActionError, NewSession, Session, StartError, StartRun, Upload};
+use http::StatusCode;
+use interline_hub::{Access, Action, ActionError, Denied, NewSession, Session, StartError, StartRun, Upload};
 use interline_model::{Json, Part, RunId, SessionId, Text};
 use serde::{Deserialize, Serialize};
 use tokio::time;
@@ -19,7 +19,7 @@ use super::feed::{Feed, Glance, Settled};
 use super::inbound::{Inbound, Plane};
 use super::replies::{self, BodyError};
 use super::socket::Handshake;
-use super::{NAME, Shell, actor, bearer, coding, cursor, projection};
+use super::{Caller, NAME, Shell, actor, coding, cursor, projection};
 use crate::RunSpan;
 
 pub(super) fn router(max_upload: usize) -> Router<Arc<Shell>> {
@@ -38,6 +38,8 @@ pub(super) fn router(max_upload: usize) -> Router<Arc<Shell>> {
 /// An error of this surface (native-ws.md §4.1).
 pub(super) enum BridgeError {
     Unauthorized,
+    /// Too much; and when to come again.
+    Limited(Denied),
     Other(StatusCode, String),
 }
 
@@ -78,9 +80,29 @@ impl From<BridgeError> for Response {
         }
         match error {
             BridgeError::Unauthorized => replies::plain(StatusCode::UNAUTHORIZED, "unauthorized\n"),
+            BridgeError::Limited(denied) => {
+                let seconds = if let Denied::Limited { seconds, .. } = denied { Some(seconds) } else { None };
+                let response = replies::json(StatusCode::TOO_MANY_REQUESTS, &Shape { error: denied.to_string() });
+                replies::again_after(response, seconds)
+            }
             BridgeError::Other(status, error) => replies::json(status, &Shape { error }),
         }
     }
+}
+
+impl From<Denied> for BridgeError {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Missing | Denied::Invalid => Self::Unauthorized,
+            Denied::Expired => Self::new(StatusCode::UNAUTHORIZED, denied.to_string()),
+            Denied::Limited { .. } => Self::Limited(denied),
+        }
+    }
+}
+
+/// The answer to whoever comes too often.
+pub(super) fn denied(denied: Denied) -> Response {
+    BridgeError::from(denied).into()
 }
 
 /// A refusal that comes before any route.
@@ -88,22 +110,19 @@ pub(super) fn refusal(status: StatusCode, text: &'static str) -> Response {
     BridgeError::new(status, text).into()
 }
 
-pub(super) fn admit(shell: &Shell, headers: &HeaderMap) -> Result<Access, BridgeError> {
-    shell.hub.admit(bearer(headers)).map_err(|_| BridgeError::Unauthorized)
-}
-
-fn reach(shell: &Shell, headers: &HeaderMap, id: &str) -> Result<(Access, Arc<Session>), BridgeError> {
-    let access = admit(shell, headers)?;
+fn reach(shell: &Shell, caller: &Caller, id: &str) -> Result<(Access, Arc<Session>), BridgeError> {
+    let access = shell.admit(caller)?;
     let session = shell.hub.session(&access, &SessionId::from(id)).ok_or_else(BridgeError::no_such_session)?;
     Ok((access, session))
 }
 
-async fn create(State(shell): State<Arc<Shell>>, headers: HeaderMap) -> Response {
+async fn create(State(shell): State<Arc<Shell>>, caller: Caller) -> Response {
     #[derive(Serialize)]
     struct Created<'a> {
         id: &'a str,
     }
-    let created = admit(&shell, &headers).and_then(|access| Ok(shell.hub.create_session(&access, NewSession::default())?));
+    let created =
+        shell.admit(&caller).map_err(BridgeError::from).and_then(|access| Ok(shell.hub.create_session(&access, NewSession::default())?));
     match created {
         Ok(session) => replies::json(StatusCode::CREATED, &Created { id: session.id().as_str() }),
         Err(error) => error.into(),
@@ -127,7 +146,7 @@ async fn submit(shell: &Shell, id: &str, request: Request) -> Result<(), BridgeE
         #[serde(default)]
         prompt: Option<String>,
     }
-    let (access, session) = reach(shell, request.headers(), id)?;
+    let (access, session) = reach(shell, &Caller::of(&request), id)?;
     let body = replies::body(request.into_body(), shell.config.max_body).await.map_err(|error| match error {
         BodyError::TooLarge => BridgeError::new(StatusCode::PAYLOAD_TOO_LARGE, "http: request body too large"),
         BodyError::Broken => BridgeError::new(StatusCode::BAD_REQUEST, "invalid JSON: the body did not arrive whole"),
@@ -182,7 +201,7 @@ async fn socket(State(shell): State<Arc<Shell>>, Path(id): Path<String>, request
 }
 
 fn try_socket(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Response, BridgeError> {
-    let (access, session) = reach(shell, request.headers(), id)?;
+    let (access, session) = reach(shell, &Caller::of(&request), id)?;
     let seen = cursor(request.uri(), "last_event_id");
     let projection = projection(&session);
     let (glance, behind) = projection.with(|writer, end| (Glance::at(writer, end), seen.map(|seen| writer.behind_counted(seen))));
@@ -193,6 +212,7 @@ fn try_socket(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
     let Some(handshake) = Handshake::of(&mut request) else {
         return Ok(replies::plain(StatusCode::BAD_REQUEST, "Bad Request\n"));
     };
+    let visit = shell.hub.visit(NAME, &access)?;
     let is_first = turn.is_some_and(|turn| shell.connects.claim(&session, turn.run));
     let (from, settled) = match (behind, turn) {
         (Some(behind), _) => (behind, Settled::WithoutControl),
@@ -200,11 +220,10 @@ fn try_socket(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
         (None, _) => (glance.end, Settled::LeftOut),
     };
     let feed = Feed::turn(&projection, glance, from, settled);
-    let credential = access.credential().clone();
     let (requests, max_requests) = shell.requests();
-    let inbound = Inbound { plane: Plane::Bridge, session, run: None, credential, requests, max_requests };
+    let inbound = Inbound { plane: Plane::Bridge, hub: shell.hub.clone(), session, run: None, access, requests, max_requests };
     let first = turn.filter(|_| is_first).map(|turn| turn.run);
-    Ok(handshake.accept(shell.clone(), feed, inbound, move |shell| {
+    Ok(handshake.accept(shell.clone(), visit, feed, inbound, move |shell| {
         if let Some(run) = first {
             shell.connects.release(run);
         }
@@ -218,7 +237,7 @@ fn is_unseen(shell: &Shell, session: &Session, span: RunSpan) -> bool {
     is_ours && !shell.connects.has(span.run)
 }
 
-async fn cost(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+async fn cost(State(shell): State<Arc<Shell>>, Path(id): Path<String>, caller: Caller) -> Response {
     #[derive(Serialize)]
     #[serde(rename_all = "PascalCase")]
     struct Cost {
@@ -230,7 +249,7 @@ async fn cost(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: 
         #[serde(rename = "USD")]
         usd: f64,
     }
-    let (access, session) = match reach(&shell, &headers, &id) {
+    let (access, session) = match reach(&shell, &caller, &id) {
         Ok(reached) => reached,
         Err(error) => return error.into(),
     };
@@ -250,19 +269,19 @@ async fn cost(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: 
     replies::json(StatusCode::OK, &cost)
 }
 
-async fn compact(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+async fn compact(State(shell): State<Arc<Shell>>, Path(id): Path<String>, caller: Caller) -> Response {
     #[derive(Serialize)]
     struct Compacted {
         status: &'static str,
     }
-    match try_compact(&shell, &headers, &id).await {
+    match try_compact(&shell, &caller, &id).await {
         Ok(()) => replies::json(StatusCode::OK, &Compacted { status: "compacted" }),
         Err(error) => error.into(),
     }
 }
 
-async fn try_compact(shell: &Shell, headers: &HeaderMap, id: &str) -> Result<(), BridgeError> {
-    let (access, session) = reach(shell, headers, id)?;
+async fn try_compact(shell: &Shell, caller: &Caller, id: &str) -> Result<(), BridgeError> {
+    let (access, session) = reach(shell, caller, id)?;
     session.act(Action::Compact, access.credential().clone()).await?;
     Ok(())
 }
@@ -276,7 +295,7 @@ async fn attachments(State(shell): State<Arc<Shell>>, Path(id): Path<String>, re
 }
 
 async fn attach(shell: &Shell, id: &str, request: Request) -> Result<Json, BridgeError> {
-    let (access, session) = reach(shell, request.headers(), id)?;
+    let (access, session) = reach(shell, &Caller::of(&request), id)?;
     let bad = |error: &dyn std::fmt::Display| BridgeError::new(StatusCode::BAD_REQUEST, format!("parse multipart: {error}"));
     let mut form = Multipart::from_request(request, &()).await.map_err(|error| bad(&error.body_text()))?;
     while let Some(field) = form.next_field().await.map_err(|error| bad(&error.body_text()))? {
@@ -292,14 +311,14 @@ async fn attach(shell: &Shell, id: &str, request: Request) -> Result<Json, Bridg
     Err(BridgeError::new(StatusCode::BAD_REQUEST, "missing 'file' field"))
 }
 
-async fn remove(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
-    match admit(&shell, &headers) {
+async fn remove(State(shell): State<Arc<Shell>>, Path(id): Path<String>, caller: Caller) -> Response {
+    match shell.admit(&caller) {
         Ok(access) if shell.hub.delete_session(&access, &SessionId::from(id)) => {
             let mut response = Response::default();
             *response.status_mut() = StatusCode::NO_CONTENT;
             response
         }
         Ok(_) => BridgeError::no_such_session().into(),
-        Err(error) => error.into(),
+        Err(error) => denied(error),
     }
 }

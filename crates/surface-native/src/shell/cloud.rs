@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{any, get, post};
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use interline_hub::{Access, Action, ActionError, Denied, MAX_MODEL_BYTES, NewSession, RunStatus, Session, StartError, StartRun, Started};
 use interline_model::{Millis, Part, RunId, SessionId, Text};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use super::inbound::{Inbound, Plane};
 use super::replies::{self, BodyError};
 use super::socket::Handshake;
 use super::tokens::{Grant, Refused};
-use super::{NAME, Shell, bearer, cursor, now, projection, query};
+use super::{Caller, NAME, Shell, cursor, now, projection, query};
 use crate::{Kind, NativeFrame};
 
 pub(super) fn router() -> Router<Arc<Shell>> {
@@ -38,11 +38,13 @@ struct CloudError {
     status: StatusCode,
     code: &'static str,
     message: String,
+    /// Seconds after which trying again makes sense.
+    retry_after: Option<u64>,
 }
 
 impl CloudError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+        Self { status, code, message: message.into(), retry_after: None }
     }
 
     fn bad_request(code: &'static str, message: impl Into<String>) -> Self {
@@ -62,7 +64,10 @@ impl From<Denied> for CloudError {
     fn from(denied: Denied) -> Self {
         match denied {
             Denied::Missing => Self::unauthorized("missing_bearer", ""),
-            Denied::Invalid => Self::unauthorized("invalid_token", denied.to_string()),
+            Denied::Invalid | Denied::Expired => Self::unauthorized("invalid_token", denied.to_string()),
+            Denied::Limited { seconds, .. } => {
+                Self { retry_after: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", denied.to_string()) }
+            }
         }
     }
 }
@@ -99,8 +104,14 @@ impl From<CloudError> for Response {
             code: &'a str,
             message: &'a str,
         }
-        replies::json(error.status, &Outer { error: Inner { code: error.code, message: &error.message } })
+        let response = replies::json(error.status, &Outer { error: Inner { code: error.code, message: &error.message } });
+        replies::again_after(response, error.retry_after)
     }
+}
+
+/// The answer to whoever comes too often.
+pub(super) fn denied(denied: Denied) -> Response {
+    CloudError::from(denied).into()
 }
 
 /// A refusal that comes before any route.
@@ -222,7 +233,7 @@ async fn create(State(shell): State<Arc<Shell>>, request: Request) -> Response {
 }
 
 async fn try_create(shell: &Shell, request: Request) -> Result<Response, CloudError> {
-    let access = shell.hub.admit(bearer(request.headers()))?;
+    let access = shell.admit(&Caller::of(&request))?;
     let max = shell.config.max_body;
     let body = replies::body(request.into_body(), max).await.map_err(|error| match error {
         BodyError::TooLarge => {
@@ -336,6 +347,7 @@ fn try_stream(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
     let Some(handshake) = Handshake::of(&mut request) else {
         return Ok(replies::plain(StatusCode::BAD_REQUEST, "Bad Request\n"));
     };
+    let visit = shell.hub.visit(NAME, &access)?;
     let meant = target.run().or_else(|| glance.latest.map(|span| span.run));
     let is_first = meant.is_some_and(|run| shell.connects.claim(target.session(), run));
     let feed = match (&target, span) {
@@ -358,11 +370,11 @@ fn try_stream(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
             Feed::session(&projection, glance, from, settled)
         }
     };
-    let credential = access.credential().clone();
     let (requests, max_requests) = shell.requests();
-    let inbound = Inbound { plane: Plane::Cloud, session: target.session().clone(), run: target.run(), credential, requests, max_requests };
+    let session = target.session().clone();
+    let inbound = Inbound { plane: Plane::Cloud, hub: shell.hub.clone(), session, run: target.run(), access, requests, max_requests };
     let first = meant.filter(|_| is_first);
-    Ok(handshake.accept(shell.clone(), feed, inbound, move |shell| {
+    Ok(handshake.accept(shell.clone(), visit, feed, inbound, move |shell| {
         if let Some(run) = first {
             shell.connects.release(run);
         }
@@ -373,45 +385,53 @@ fn try_stream(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
 fn open(shell: &Shell, request: &Request) -> Result<(Access, Option<Grant>), CloudError> {
     let invalid = |message: &str| CloudError::unauthorized("invalid_session_token", message);
     let in_query = query(request.uri(), "session_token").filter(|token| !token.is_empty());
-    let in_header = bearer(request.headers());
+    let caller = Caller::of(request);
+    let in_header = caller.bearer();
     let Some(token) = in_query.as_deref().or(in_header) else {
         return Err(CloudError::unauthorized("missing_session_token", ""));
     };
     match shell.tokens.open(token, now()) {
-        Ok(grant) => Ok((grant.access.clone(), Some(grant))),
+        Ok(grant) => match shell.readmit(&grant.access) {
+            Ok(()) => Ok((grant.access.clone(), Some(grant))),
+            Err(limited @ Denied::Limited { .. }) => Err(limited.into()),
+            Err(denied) => Err(invalid(&denied.to_string())),
+        },
         Err(Refused::Expired) => Err(invalid("token has invalid claims: token is expired")),
         Err(Refused::Unknown) => Err(invalid("token is malformed: it is no session token of this server")),
         // A long-lived token has no place in an address, which ends up in logs.
         Err(Refused::Foreign) if in_query.is_some() => Err(invalid("token is malformed: it is no session token")),
-        Err(Refused::Foreign) => match shell.hub.admit(in_header) {
+        Err(Refused::Foreign) => match shell.admit(&caller) {
             Ok(access) => Ok((access, None)),
+            Err(limited @ Denied::Limited { .. }) => Err(limited.into()),
             Err(denied) => Err(invalid(&denied.to_string())),
         },
     }
 }
 
 /// The session of a request beside the stream: by a long-lived token, or by a session token that is for it.
-fn reach(shell: &Shell, headers: &HeaderMap, id: &str) -> Result<(Access, Target), CloudError> {
-    let token = bearer(headers);
-    let (access, grant) = match token.map(|token| shell.tokens.open(token, now())) {
-        Some(Ok(grant)) => (grant.access.clone(), Some(grant)),
+fn reach(shell: &Shell, caller: &Caller, id: &str) -> Result<(Access, Target), CloudError> {
+    let (access, grant) = match caller.bearer().map(|token| shell.tokens.open(token, now())) {
+        Some(Ok(grant)) => {
+            shell.readmit(&grant.access)?;
+            (grant.access.clone(), Some(grant))
+        }
         Some(Err(Refused::Expired)) => return Err(CloudError::unauthorized("invalid_token", "token has invalid claims: token is expired")),
         Some(Err(Refused::Unknown)) => return Err(CloudError::unauthorized("invalid_token", "the token is not known")),
-        Some(Err(Refused::Foreign)) | None => (shell.hub.admit(token)?, None),
+        Some(Err(Refused::Foreign)) | None => (shell.admit(caller)?, None),
     };
     let target = Target::find(shell, &access, id).filter(|target| grant.is_none_or(|grant| grant.covers(id, Some(target))));
     well_formed(id, target.as_ref(), "bad_id")?;
     target.map(|target| (access, target)).ok_or_else(CloudError::not_found)
 }
 
-async fn refresh_token(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+async fn refresh_token(State(shell): State<Arc<Shell>>, Path(id): Path<String>, caller: Caller) -> Response {
     #[derive(Serialize)]
     struct Refreshed {
         session_token: String,
         expires_at: Millis,
     }
     // Not by a session token: whoever caught one could keep it alive for ever.
-    let admitted = shell.hub.admit(bearer(&headers)).map_err(CloudError::from);
+    let admitted = shell.admit(&caller).map_err(CloudError::from);
     let refreshed = admitted.and_then(|access| {
         let target = Target::find(&shell, &access, &id);
         well_formed(&id, target.as_ref(), "bad_id")?;
@@ -423,8 +443,8 @@ async fn refresh_token(State(shell): State<Arc<Shell>>, Path(id): Path<String>, 
 }
 
 /// The frame that ended the run, or the session's latest run (decision 29).
-async fn result(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
-    let target = match reach(&shell, &headers, &id) {
+async fn result(State(shell): State<Arc<Shell>>, Path(id): Path<String>, caller: Caller) -> Response {
+    let target = match reach(&shell, &caller, &id) {
         Ok((_, target)) => target,
         Err(error) => return error.into(),
     };
@@ -438,8 +458,8 @@ async fn result(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers
 }
 
 /// The requests that wait for an answer, each with its deadline (decision 29).
-async fn elicitations(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
-    let target = match reach(&shell, &headers, &id) {
+async fn elicitations(State(shell): State<Arc<Shell>>, Path(id): Path<String>, caller: Caller) -> Response {
+    let target = match reach(&shell, &caller, &id) {
         Ok((_, target)) => target,
         Err(error) => return error.into(),
     };
@@ -457,13 +477,13 @@ async fn elicitations(State(shell): State<Arc<Shell>>, Path(id): Path<String>, h
 }
 
 /// Lets the upstream go on with a session that it paused; of any other this tells how things stand (decision 29).
-async fn resume(State(shell): State<Arc<Shell>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+async fn resume(State(shell): State<Arc<Shell>>, Path(id): Path<String>, caller: Caller) -> Response {
     #[derive(Serialize)]
     struct Resumed<'a> {
         session_id: &'a str,
         state: &'static str,
     }
-    let (access, target) = match reach(&shell, &headers, &id) {
+    let (access, target) = match reach(&shell, &caller, &id) {
         Ok(reached) => reached,
         Err(error) => return error.into(),
     };

@@ -9,7 +9,7 @@ use axum::response::Response;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use http::StatusCode;
-use interline_hub::{Channel, ChannelMessage};
+use interline_hub::{Channel, ChannelMessage, Leave, Visit};
 use interline_model::{CellName, Text};
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
@@ -18,9 +18,9 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message, Utf8Bytes};
 
-use super::bridge::{BridgeError, admit};
+use super::bridge::BridgeError;
 use super::socket::{Handshake, Socket, feed, open, piece};
-use super::{Shell, query, replies};
+use super::{Caller, NAME, Shell, query, replies};
 
 /// `GET /v1/code/ws`, with `?cell=` where the client's default cell is not meant.
 pub(super) async fn channel(State(shell): State<Arc<Shell>>, request: Request) -> Response {
@@ -28,7 +28,7 @@ pub(super) async fn channel(State(shell): State<Arc<Shell>>, request: Request) -
 }
 
 async fn try_channel(shell: Arc<Shell>, mut request: Request) -> Result<Response, BridgeError> {
-    let access = admit(&shell, request.headers())?;
+    let access = shell.admit(&Caller::of(&request))?;
     if !shell.config.coding_channel {
         let text =
             "the coding channel is switched off: it is a terminal on the machine of the agent server; see `coding_channel` of [native]";
@@ -38,19 +38,20 @@ async fn try_channel(shell: Arc<Shell>, mut request: Request) -> Result<Response
     let Some(handshake) = Handshake::of(&mut request) else {
         return Ok(replies::plain(StatusCode::BAD_REQUEST, "Bad Request\n"));
     };
+    let visit = shell.hub.visit(NAME, &access)?;
     // Before the upgrade, so that a refusal is an answer and not a close.
     let channel = shell.hub.coding_channel(&access, cell)?.await?;
     tracing::info!(target: "interline::audit", principal = %access.principal(), "a coding channel was opened");
     Ok(handshake.answer(|upgrading| async move {
         if let Some(io) = upgrading.await {
             let socket = open(io, shell.config.max_bridge_message, &shell.config).await;
-            pump(&shell, socket, channel).await;
+            pump(&shell, visit, socket, channel).await;
         }
     }))
 }
 
 /// Carries messages both ways until one side ends. Neither is read faster than the other takes.
-async fn pump(shell: &Shell, socket: Socket, channel: Channel) {
+async fn pump(shell: &Shell, mut visit: Visit, socket: Socket, channel: Channel) {
     let (mut sink, mut stream) = socket.split();
     let Channel { to, from } = channel;
     let turn = shell.hub.closing().turn();
@@ -58,6 +59,11 @@ async fn pump(shell: &Shell, socket: Socket, channel: Channel) {
         last = upward(shell, &mut stream, &to) => last,
         last = downward(shell, &mut sink, from) => last,
         () = turn.comes() => Some((CloseCode::Away, "shutting down".to_owned())),
+        // It is no run that could be shown to its end.
+        leave = visit.leave() => Some((CloseCode::Policy, match leave {
+            Leave::WhenDone => interline_hub::Denied::Expired.to_string(),
+            Leave::Now(denied) => denied.to_string(),
+        })),
     };
     if let Some((code, reason)) = last {
         let close = Message::Close(Some(CloseFrame { code, reason: Utf8Bytes::from(reason) }));

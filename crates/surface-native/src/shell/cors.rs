@@ -26,6 +26,10 @@ pub(super) async fn layer(State(shell): State<Arc<Shell>>, request: Request, nex
     if let Some(answer) = CORS.preflight(&request, &page) {
         return answer;
     }
+    if let Err(denied) = shell.hub.knock(request.extensions().get().copied()) {
+        let is_cloud = request.uri().path().starts_with("/v1/agent/");
+        return CORS.mark(if is_cloud { cloud::denied(denied) } else { bridge::denied(denied) }, page);
+    }
     let (mut parts, body) = request.into_parts();
     let response = match refused(&shell, &mut parts).await {
         Some(refusal) => refusal,

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use interline_hub::{Action, ActionError, Environment, RunCredential, Session, Stopped};
+use interline_hub::{Access, Action, ActionError, Denied, Environment, Hub, Session, Stopped};
 use interline_model::{Answer, AskId, Json, RunId, Text};
 use interline_native::frame::{Control, ControlRequest, ControlResponse, Lifecycle, Request};
 use interline_native::{Frame, build};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::actor;
+use super::{NAME, actor};
 
 /// Replies to the client that asked. Bounded: a client that asks without reading waits.
 pub(super) type Replies = mpsc::Sender<Text>;
@@ -45,18 +45,20 @@ pub(super) enum Plane {
 /// What one socket may say, and to whom.
 pub(super) struct Inbound {
     pub(super) plane: Plane,
+    pub(super) hub: Arc<Hub>,
     pub(super) session: Arc<Session>,
     /// The run that is meant; `None` is the one that goes on.
     pub(super) run: Option<RunId>,
-    pub(super) credential: RunCredential,
+    pub(super) access: Access,
     /// One permit for each request that may wait for the upstream, and how many there are.
     pub(super) requests: Arc<Semaphore>,
     pub(super) max_requests: u32,
 }
 
 impl Inbound {
-    /// Hears one message.
-    pub(super) async fn hear(&self, text: &str, replies: &Replies) {
+    /// Hears one message. `Err` if the client would not be let in any more: what it says is not done.
+    pub(super) async fn hear(&self, text: &str, replies: &Replies) -> Result<(), Denied> {
+        self.hub.readmit(NAME, &self.access)?;
         let text = Text::from(text);
         match Frame::parse(&text) {
             Ok(Frame::Control(Control::Response(response))) => self.answer(&response),
@@ -70,6 +72,7 @@ impl Inbound {
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// There is no reply to this, so what is not taken is only logged.
@@ -79,7 +82,7 @@ impl Inbound {
         let error = match Environment::checked(texts) {
             Err(error) => error.to_string(),
             Ok(_) if !self.is_running() => return,
-            Ok(environment) => match self.session.act(Action::SetEnvironment(environment), self.credential.clone()).await {
+            Ok(environment) => match self.session.act(Action::SetEnvironment(environment), self.access.credential().clone()).await {
                 Ok(_) => return,
                 Err(error) => error.to_string(),
             },
@@ -164,7 +167,7 @@ impl Inbound {
         };
         // native-ws.md §4.5: bridges say nothing at all to a subtype that they do not know.
         let is_known = request.request().is_some();
-        let (session, credential, replies) = (self.session.clone(), self.credential.clone(), replies.clone());
+        let (session, credential, replies) = (self.session.clone(), self.access.credential().clone(), replies.clone());
         tokio::spawn(async move {
             let reply = match session.act(action, credential).await {
                 Ok(reply) if reply.as_str() == "{}" => build::success(&id, None),

@@ -17,6 +17,14 @@ pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     }
 }
 
+/// The same answer, with the seconds after which trying again makes sense.
+pub(super) fn again_after(mut response: Response, seconds: Option<u64>) -> Response {
+    if let Some(seconds) = seconds {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
 pub(super) fn plain(status: StatusCode, text: &'static str) -> Response {
     with_type(status, "text/plain; charset=utf-8", text)
 }

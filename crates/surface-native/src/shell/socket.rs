@@ -19,6 +19,7 @@ use futures_util::{SinkExt, StreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use interline_hub::{Denied, Leave, Session, Visit};
 use interline_model::Text;
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
@@ -29,6 +30,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
+use tokio_util::sync::CancellationToken;
 
 use super::Shell;
 use super::feed::{Feed, Step};
@@ -70,10 +72,17 @@ impl Handshake {
     }
 
     /// Answers 101 and serves the socket in a task of its own. `failed` is called if it does not come about.
-    pub(super) fn accept(self, shell: Arc<Shell>, feed: Feed, inbound: Inbound, failed: impl FnOnce(&Shell) + Send + 'static) -> Response {
+    pub(super) fn accept(
+        self,
+        shell: Arc<Shell>,
+        visit: Visit,
+        feed: Feed,
+        inbound: Inbound,
+        failed: impl FnOnce(&Shell) + Send + 'static,
+    ) -> Response {
         self.answer(|upgraded| async move {
             match upgraded.await {
-                Some(io) => serve(&shell, io, feed, inbound).await,
+                Some(io) => serve(&shell, io, visit, feed, inbound).await,
                 None => failed(&shell),
             }
         })
@@ -139,7 +148,7 @@ enum Exit {
     Refuse(CloseCode),
 }
 
-async fn serve(shell: &Shell, io: TokioIo<Upgraded>, feed: Feed, inbound: Inbound) {
+async fn serve(shell: &Shell, io: TokioIo<Upgraded>, mut visit: Visit, feed: Feed, inbound: Inbound) {
     let config = &shell.config;
     let limits = Limits {
         message: if inbound.plane == Plane::Cloud { config.max_cloud_message } else { config.max_bridge_message },
@@ -153,9 +162,11 @@ async fn serve(shell: &Shell, io: TokioIo<Upgraded>, feed: Feed, inbound: Inboun
     let (mut sink, mut stream) = socket.split();
     let (replies, waiting) = mpsc::channel(REPLIES);
     let turn = shell.hub.closing().turn();
+    let finish = CancellationToken::new();
     let exit = tokio::select! {
         exit = read(&mut stream, &limits, &freed, &inbound, &replies) => exit,
-        exit = write(&mut sink, &limits, feed, waiting) => exit,
+        exit = write(&mut sink, &limits, feed, waiting, &finish) => exit,
+        denied = leave(&mut visit, &inbound.session, &finish) => Exit::Close(CloseCode::Policy, farewell(denied)),
         () = turn.comes() => Exit::Close(CloseCode::Away, "shutting down"),
     };
     match exit {
@@ -177,6 +188,30 @@ async fn serve(shell: &Shell, io: TokioIo<Upgraded>, feed: Feed, inbound: Inboun
                 let _ = time::timeout(limits.close, rest).await;
             }
         }
+    }
+}
+
+/// Waits until the client has to go. One that may finish is told through `finish` once no run goes on: then it gets what there is and is closed.
+async fn leave(visit: &mut Visit, session: &Session, finish: &CancellationToken) -> Denied {
+    if let Leave::Now(denied) = visit.leave().await {
+        return denied;
+    }
+    let done = async {
+        session.rest().await;
+        finish.cancel();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = done => Denied::Expired,
+        leave = visit.leave() => if let Leave::Now(denied) = leave { denied } else { Denied::Expired },
+    }
+}
+
+/// A close reason has 123 bytes at most, so these are short.
+fn farewell(denied: Denied) -> &'static str {
+    match denied {
+        Denied::Expired => "the token has expired: come with a new one",
+        _ => "the token is not known any more",
     }
 }
 
@@ -222,9 +257,17 @@ async fn read(stream: &mut SplitStream<Socket>, limits: &Limits, freed: &Freed, 
         };
         match message {
             Ok(Message::Pong(_)) => deadline = time::Instant::now() + limits.pong,
-            Ok(Message::Text(text)) => inbound.hear(&text, replies).await,
+            Ok(Message::Text(text)) => {
+                if let Err(denied) = inbound.hear(&text, replies).await {
+                    return Exit::Close(CloseCode::Policy, farewell(denied));
+                }
+            }
             // The opcode does not matter (native-ws.md §1.1).
-            Ok(Message::Binary(bytes)) => inbound.hear(&String::from_utf8_lossy(&bytes), replies).await,
+            Ok(Message::Binary(bytes)) => {
+                if let Err(denied) = inbound.hear(&String::from_utf8_lossy(&bytes), replies).await {
+                    return Exit::Close(CloseCode::Policy, farewell(denied));
+                }
+            }
             Ok(_) => {}
             Err(Error::Capacity(_)) => return Exit::Refuse(CloseCode::Size),
             Err(Error::Utf8(_)) => return Exit::Refuse(CloseCode::Invalid),
@@ -235,7 +278,13 @@ async fn read(stream: &mut SplitStream<Socket>, limits: &Limits, freed: &Freed, 
 }
 
 /// Sends the feed, the replies and the pings until the feed closes.
-async fn write(sink: &mut SplitSink<Socket, Message>, limits: &Limits, mut feed: Feed, mut replies: mpsc::Receiver<Text>) -> Exit {
+async fn write(
+    sink: &mut SplitSink<Socket, Message>,
+    limits: &Limits,
+    mut feed: Feed,
+    mut replies: mpsc::Receiver<Text>,
+    finish: &CancellationToken,
+) -> Exit {
     let mut pings = time::interval_at(time::Instant::now() + limits.ping, limits.ping);
     pings.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     loop {
@@ -251,6 +300,7 @@ async fn write(sink: &mut SplitSink<Socket, Message>, limits: &Limits, mut feed:
                 Step::Send(Vec::new())
             }
             step = feed.next() => step,
+            () = finish.cancelled() => Step::Close(CloseCode::Policy.into(), farewell(Denied::Expired)),
         };
         // A reply that was given before a frame came into being goes before it.
         while let Ok(reply) = replies.try_recv() {

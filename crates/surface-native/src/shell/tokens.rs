@@ -121,7 +121,7 @@ mod tests {
     use interline_hub::Gate;
 
     fn grant(bearer: &str) -> Grant {
-        Grant { access: Gate::Passthrough.admit(Some(bearer)).unwrap(), session: SessionId::from("s"), run: None }
+        Grant { access: Gate::Passthrough.admit(Some(bearer), 0).unwrap(), session: SessionId::from("s"), run: None }
     }
 
     #[test]

@@ -225,7 +225,7 @@ impl Stand {
     }
 
     pub(crate) async fn guarded() -> Self {
-        let token = |name: &str, secret: &str| Token { name: name.into(), hash: SecretHash::of(secret), cells: vec![CellName::from("*")] };
+        let token = |name: &str, secret: &str| Token::new(name, SecretHash::of(secret), vec![CellName::from("*")]);
         let gate = Gate::Tokens(vec![token("alice", ALICE), token("bob", BOB)]);
         Self::with(gate, Config::default(), Arc::new(Memory::default())).await
     }

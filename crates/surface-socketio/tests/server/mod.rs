@@ -206,7 +206,7 @@ impl Server {
 
     /// The tokens `alpha` and `beta` are let in.
     pub(crate) async fn guarded() -> Self {
-        let token = |name: &str| Token { name: name.into(), hash: SecretHash::of(name), cells: vec![CellName::from("*")] };
+        let token = |name: &str| Token::new(name, SecretHash::of(name), vec![CellName::from("*")]);
         Self::with(Gate::Tokens(vec![token("alpha"), token("beta")]), Config::default()).await
     }
 

@@ -227,8 +227,7 @@ impl Server {
 
     /// Two tokens: `alpha` may use every cell, `beta` only `other`.
     pub(crate) async fn guarded(config: Config) -> Self {
-        let token =
-            |name: &str, cell: &str| Token { name: name.into(), hash: SecretHash::of(name), cells: vec![CellName::from(cell.to_owned())] };
+        let token = |name: &str, cell: &str| Token::new(name, SecretHash::of(name), vec![CellName::from(cell.to_owned())]);
         Self::with(Gate::Tokens(vec![token("alpha", "*"), token("beta", "other"), token("gamma", "*")]), config, false).await
     }
 
