@@ -25,6 +25,9 @@ pub(crate) trait Disk: Send + Sync + 'static {
     /// Opens it, made if it is not there.
     fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
 
+    /// Opens what is there, to be read only.
+    fn open_to_read(&self) -> io::Result<Box<dyn StorageBackend>>;
+
     /// Whether so many bytes could be written and synced beside it.
     fn probe(&self, bytes: u64) -> io::Result<()>;
 
@@ -53,6 +56,11 @@ impl FileDisk {
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
     }
+}
+
+fn backend(file: File) -> io::Result<Box<dyn StorageBackend>> {
+    let backend = FileBackend::new(file).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(Box::new(backend))
 }
 
 /// For people's conversations: for the owner alone.
@@ -88,8 +96,11 @@ impl Disk for FileDisk {
         if new {
             self.sync_directory()?;
         }
-        let backend = FileBackend::new(file).map_err(|error| io::Error::other(error.to_string()))?;
-        Ok(Box::new(backend))
+        backend(file)
+    }
+
+    fn open_to_read(&self) -> io::Result<Box<dyn StorageBackend>> {
+        backend(File::open(&self.path)?)
     }
 
     fn probe(&self, bytes: u64) -> io::Result<()> {

@@ -76,6 +76,12 @@ impl Durable {
     pub fn opened(&self) -> &Opened {
         &self.opened
     }
+
+    /// About how much memory is taken by what is not on the disk yet.
+    #[must_use]
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.shared.unwritten_bytes()
+    }
 }
 
 impl Journal for Durable {

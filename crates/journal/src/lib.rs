@@ -22,6 +22,7 @@ mod error;
 mod index;
 mod log;
 mod memory;
+mod overlay;
 mod store;
 mod sync;
 mod writer;

@@ -21,7 +21,7 @@ use crate::codec::{self, BatchReader};
 use crate::index::{RunRow, SessionRow};
 use crate::store::{Change, Fault, Forget, LoadedSession};
 use crate::sync::{Arc, Mutex, lock, mpsc, thread};
-use crate::writer::Shared;
+use crate::writer::{Shared, closed};
 use crate::{Birth, Damage, Damaged, Durability, Log, LogKey, Mark, Unstored};
 
 use encode::Encoded;
@@ -60,6 +60,8 @@ struct State {
     removed: bool,
     /// A commit with something of it failed: there is no telling what of that is on the disk.
     doubt: bool,
+    /// The file that knows of it.
+    file: u64,
 }
 
 /// Some records, and what was marked of them.
@@ -125,6 +127,7 @@ impl State {
             forget: None,
             removed: false,
             doubt: false,
+            file: 0,
         }
     }
 
@@ -157,7 +160,7 @@ impl State {
 
 impl DiskLog {
     pub(crate) fn new(key: LogKey, number: u64, birth: Birth, durability: Durability, shared: Arc<Shared>) -> Arc<Self> {
-        let state = State { row: true, ..State::new(birth, durability, 0, 0, None) };
+        let state = State { row: true, file: shared.file(), ..State::new(birth, durability, 0, 0, None) };
         let log = Arc::new(Self { key, number, shared, state: Mutex::new(state) });
         log.enqueue(&mut lock(&log.state));
         log
@@ -228,6 +231,10 @@ impl DiskLog {
             return Some(taken);
         }
         state.seal();
+        let file = self.shared.file();
+        let moved = mem::replace(&mut state.file, file) != file;
+        state.row |= moved;
+        state.doubt |= moved;
         let mut stretches = Vec::new();
         for stretch in &state.sealed {
             if taken.bytes > budget {
@@ -403,8 +410,10 @@ impl Log for Handle {
         let (done, wait) = mpsc::sync_channel(1);
         state.waiting.push((number, done));
         drop(state);
-        log.shared.hurry();
-        wait.recv().unwrap_or_else(|_| Err(Unstored { why: Arc::from("the journal is closed") }))
+        if !log.shared.hurry() {
+            log.refuse(&closed());
+        }
+        wait.recv().unwrap_or_else(|_| Err(Unstored { why: closed() }))
     }
 
     fn len(&self) -> usize {

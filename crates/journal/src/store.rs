@@ -80,7 +80,8 @@ impl<E: Into<redb::Error>> From<E> for Fault {
             redb::Error::TableTypeMismatch { .. } | redb::Error::TableDoesNotExist(_) | redb::Error::TypeDefinitionChanged { .. } => true,
             _ => false,
         };
-        if corrupt { Self::Corrupt(error.to_string()) } else { Self::Disk(error.to_string()) }
+        let text = if let redb::Error::Io(error) = &error { error.to_string() } else { error.to_string() };
+        if corrupt { Self::Corrupt(text) } else { Self::Disk(text) }
     }
 }
 
@@ -98,8 +99,12 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// The rows of a session's runs.
     fn runs(&self, session: u64) -> Result<Vec<(u64, Vec<u8>)>, Fault>;
 
-    /// Opens it again after a fault. If its content was at fault, everything is verified, and set aside if it is damaged.
-    fn reopen(&self, verify: bool) -> Result<(), JournalError>;
+    /// Opens it again after a fault. If its content was at fault, everything is verified, and set aside if it is damaged. Says whether it is a
+    /// new and empty one now.
+    fn reopen(&self, verify: bool) -> Result<bool, JournalError>;
+
+    /// Closes it for good.
+    fn close(&self);
 
     /// How often it was opened again.
     fn reopened(&self) -> u64;
@@ -117,9 +122,15 @@ pub(crate) trait Batches {
 /// A store in a redb file.
 pub(crate) struct RedbStore {
     disk: Box<dyn Disk>,
-    /// Absent while the disk does not let it be opened again.
-    database: RwLock<Option<Database>>,
+    /// Absent while the disk does not even let it be read.
+    file: RwLock<Option<OpenFile>>,
     reopened: AtomicU64,
+}
+
+struct OpenFile {
+    database: Database,
+    /// Else what is written to it is lost: it is open for readers, while the disk takes nothing.
+    writable: bool,
 }
 
 /// What was found when a store was opened.
@@ -142,16 +153,16 @@ fn guarded<T>(call: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
 }
 
 impl RedbStore {
-    fn with<T>(&self, call: impl FnOnce(&Database) -> Result<T, Fault>) -> Result<T, Fault> {
-        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(database) = database.as_ref() else {
-            return Err(Fault::Disk("the file could not be opened again after a fault of the disk".to_owned()));
+    fn with<T>(&self, call: impl FnOnce(&OpenFile) -> Result<T, Fault>) -> Result<T, Fault> {
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(file) = file.as_ref() else {
+            return Err(Fault::Disk("the file is closed".to_owned()));
         };
-        guarded(|| call(database))
+        guarded(|| call(file))
     }
 
     fn reading(&self) -> Result<ReadTransaction, Fault> {
-        self.with(|database| Ok(database.begin_read()?))
+        self.with(|file| Ok(file.database.begin_read()?))
     }
 
     /// The index as it is on the disk.
@@ -161,17 +172,24 @@ impl RedbStore {
     }
 
     fn open_again(&self, verify: bool) -> Result<Found, JournalError> {
-        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
         // Whatever redb could not finish, the next opening repairs. What still reads is told that it is closed, and begins anew.
         let _ = guarded(|| {
-            drop(database.take());
+            drop(file.take());
             Ok(())
         });
         let opened = open::open(self.disk.as_ref(), verify);
         self.reopened.fetch_add(1, Ordering::Relaxed);
-        let (opened, found) = opened?;
-        *database = Some(opened);
-        Ok(found)
+        match opened {
+            Ok((database, found)) => {
+                *file = Some(OpenFile { database, writable: true });
+                Ok(found)
+            }
+            Err(error) => {
+                *file = open::open_to_read(self.disk.as_ref()).ok().map(|database| OpenFile { database, writable: false });
+                Err(error)
+            }
+        }
     }
 }
 
@@ -181,8 +199,11 @@ impl Store for RedbStore {
     }
 
     fn commit(&self, round: &Round) -> Result<u64, Fault> {
-        self.with(|database| {
-            let mut transaction = database.begin_write()?;
+        self.with(|file| {
+            if !file.writable {
+                return Err(Fault::Disk("the file could not be opened to be written after a fault of the disk".to_owned()));
+            }
+            let mut transaction = file.database.begin_write()?;
             transaction.set_durability(Durability::Immediate)?;
             transaction.set_quick_repair(self.disk.len().unwrap_or(0) >= QUICK_REPAIR_FROM);
             let freed = tables::apply(&transaction, round)?;
@@ -207,8 +228,23 @@ impl Store for RedbStore {
         guarded(|| tables::runs(&transaction, session))
     }
 
-    fn reopen(&self, verify: bool) -> Result<(), JournalError> {
-        self.open_again(verify).map(drop)
+    fn reopen(&self, verify: bool) -> Result<bool, JournalError> {
+        Ok(self.open_again(verify)?.set_aside.is_some())
+    }
+
+    fn close(&self) {
+        let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
+        let closed = guarded(|| match file.take() {
+            Some(file) if file.writable => Ok(file.database.close()?),
+            _ => Ok(()),
+        });
+        if let Err(fault) = closed {
+            tracing::warn!(
+                "the journal {} was not closed properly: {}; the next start puts it in order",
+                self.path().display(),
+                fault.text()
+            );
+        }
     }
 
     fn reopened(&self) -> u64 {

@@ -197,3 +197,6 @@ fn nothing_that_is_on_the_disk_is_kept_in_memory() {
 fn bytes_are_ours_alone(text: &Text) -> bool {
     text.as_bytes().is_unique()
 }
+
+mod disks;
+mod faults;

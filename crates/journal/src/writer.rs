@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     /// What the kept records take in the file.
     stored: AtomicU64,
     failing: AtomicBool,
+    /// How many files were begun anew while it was open.
+    files: AtomicU64,
     desk: Mutex<Desk>,
     /// The writer waits here.
     work: Condvar,
@@ -50,6 +52,8 @@ struct Desk {
     over: u64,
     result: Option<Arc<str>>,
     stop: bool,
+    /// The writer is gone.
+    closed: bool,
     failing: Option<Failing>,
     /// When memory began to be too full, if it is.
     full_since: Option<Millis>,
@@ -80,6 +84,7 @@ impl Shared {
             unwritten: AtomicU64::new(0),
             stored: AtomicU64::new(stored),
             failing: AtomicBool::new(false),
+            files: AtomicU64::new(0),
             desk: Mutex::new(Desk::default()),
             work: Condvar::new(),
             done: Condvar::new(),
@@ -88,6 +93,11 @@ impl Shared {
 
     pub(crate) fn store(&self) -> &dyn Store {
         self.store.as_ref()
+    }
+
+    /// The file that is written now, by its number. Another one knows nothing of what was written before.
+    pub(crate) fn file(&self) -> u64 {
+        self.files.load(Ordering::Acquire)
     }
 
     pub(crate) fn stored_bytes(&self) -> u64 {
@@ -104,14 +114,18 @@ impl Shared {
         }
     }
 
-    /// What is in the queue goes at once.
-    pub(crate) fn hurry(&self) {
+    /// What is in the queue goes at once. Says whether there is somebody who takes it.
+    pub(crate) fn hurry(&self) -> bool {
         let mut desk = lock(&self.desk);
+        if desk.closed {
+            return false;
+        }
         let news = !mem::replace(&mut desk.hurry, true);
         drop(desk);
         if news {
             self.work.notify_one();
         }
+        true
     }
 
     pub(crate) fn unwritten_rose(&self, bytes: usize) {
@@ -120,6 +134,10 @@ impl Shared {
 
     pub(crate) fn unwritten_fell(&self, bytes: usize) {
         self.unwritten.fetch_sub(u64::try_from(bytes).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        self.unwritten.load(Ordering::Relaxed)
     }
 
     /// Whether a record can be stored at once, as far as is known.
@@ -157,18 +175,28 @@ impl Shared {
         desk.asked = desk.asked.wrapping_add(1);
         let mine = desk.asked;
         self.work.notify_one();
-        while desk.over < mine && !desk.stop {
+        while desk.over < mine && !desk.closed {
             desk = sync::wait(&self.done, desk);
         }
-        match &desk.result {
-            None => Ok(()),
-            Some(why) => Err(JournalError::Unwritten { path: self.store.path().to_owned(), why: why.clone() }),
-        }
+        let why = if desk.over < mine { Some(closed()) } else { desk.result.clone() };
+        drop(desk);
+        why.map_or(Ok(()), |why| Err(JournalError::Unwritten { path: self.store.path().to_owned(), why }))
     }
 
     pub(crate) fn stop(&self) {
         lock(&self.desk).stop = true;
         self.work.notify_one();
+    }
+
+    /// The writer goes: what is still in the queue nobody takes.
+    fn close(&self) {
+        let mut desk = lock(&self.desk);
+        desk.closed = true;
+        let queue = mem::take(&mut desk.queue);
+        drop(desk);
+        self.done.notify_all();
+        queue.iter().for_each(|log| log.refuse(&closed()));
+        self.store.close();
     }
 
     /// Waits for something to do. With `pause`, until it is time to try the disk again.
@@ -230,6 +258,11 @@ impl Shared {
     }
 }
 
+/// What is said of a journal that was closed.
+pub(crate) fn closed() -> Arc<str> {
+    Arc::from("the journal is closed")
+}
+
 /// The thread's work, until it is told to stop.
 pub(crate) fn run(shared: &Shared) {
     let mut trying = Trying::default();
@@ -253,6 +286,7 @@ pub(crate) fn run(shared: &Shared) {
                 let bytes = shared.unwritten.load(Ordering::Relaxed);
                 tracing::error!("the journal {} is closed with {bytes} bytes that the disk did not take", shared.store.path().display());
             }
+            shared.close();
             return;
         }
     }
@@ -354,7 +388,10 @@ fn ready(shared: &Shared, trying: &mut Trying) -> Result<(), Arc<str>> {
 
 fn reopen(shared: &Shared, trying: &mut Trying) -> Result<(), Arc<str>> {
     let Some(verify) = trying.reopen else { return Ok(()) };
-    shared.store.reopen(verify).map_err(|error| Arc::from(error.to_string()))?;
+    if shared.store.reopen(verify).map_err(|error| Arc::from(error.to_string()))? {
+        shared.files.fetch_add(1, Ordering::Release);
+        shared.stored.store(0, Ordering::Relaxed);
+    }
     trying.reopen = None;
     Ok(())
 }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, StorageError, TableError, TableHandle};
 
 use super::tables::{ABOUT, BATCHES, FORMAT, LAYOUT, RUNS, SESSIONS};
-use super::{Fault, Found, Loaded, RedbStore, guarded};
+use super::{Fault, Found, Loaded, OpenFile, RedbStore, guarded};
 use crate::disk::{Backend, Disk};
 use crate::error::JournalError;
+use crate::overlay::Overlay;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, RwLock};
 
 /// How redb files begin.
@@ -24,7 +25,7 @@ impl RedbStore {
     /// past that is gone.
     pub(crate) fn open(disk: Box<dyn Disk>) -> Result<(Self, Loaded, Found), JournalError> {
         let (database, mut found) = open(disk.as_ref(), false)?;
-        let store = Self { disk, database: RwLock::new(Some(database)), reopened: AtomicU64::new(0) };
+        let store = Self { disk, file: RwLock::new(Some(OpenFile { database, writable: true })), reopened: AtomicU64::new(0) };
         let loaded = match store.load() {
             Err(Fault::Corrupt(_)) => {
                 found = store.open_again(true)?;
@@ -64,6 +65,13 @@ pub(super) fn open(disk: &dyn Disk, verify: bool) -> Result<(Database, Found), J
             }
         }
     }
+}
+
+/// Opens it so that it can be read, without writing a byte of it.
+pub(super) fn open_to_read(disk: &dyn Disk) -> Result<Database, Fault> {
+    let below = disk.open_to_read().map_err(|error| Fault::Disk(error.to_string()))?;
+    let overlay = Overlay::new(below).map_err(|error| Fault::Disk(error.to_string()))?;
+    guarded(|| Ok(Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(overlay)?))
 }
 
 fn try_open(disk: &dyn Disk, verify: bool) -> Result<(Database, bool), Refusal> {
