@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use interline_hub::{Denied, Hub};
+use interline_hub::{Denied, Health, Hub};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -57,6 +57,10 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
     if admin.hub.closing().is_leaving() {
         return body(StatusCode::SERVICE_UNAVAILABLE, json!({"status": "draining"}).to_string());
     }
+    if let Health::Failing { why, .. } = admin.hub.journal_health() {
+        tracing::debug!(why, "not ready: the journal cannot be written");
+        return body(StatusCode::SERVICE_UNAVAILABLE, json!({"status": "degraded", "reason": "journal_failing"}).to_string());
+    }
     let away = admin.unreachable().await;
     if away.is_empty() {
         return body(StatusCode::OK, json!({"status": "ok"}).to_string());
@@ -67,6 +71,7 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    admin.telemetry.journal(&admin.hub.journal_health(), admin.hub.journal_bytes());
     ([(header::CONTENT_TYPE, kind)], admin.telemetry.text()).into_response()
 }
 

@@ -4,6 +4,7 @@ use std::error::Error;
 
 use axum::Router;
 use axum::routing::get;
+use interline_journal::JournalConfig;
 
 use crate::app::App;
 use crate::args::Serve;
@@ -28,6 +29,7 @@ pub(crate) async fn run(args: Serve) -> Result<(), Box<dyn Error>> {
     let base = format!("http://{}", listener.local_addr()?);
     let mut signals = Signals::catch()?;
     let cells: Vec<String> = checked.routes.iter().map(|route| format!("{} ({})", route.cell, route.upstream.name())).collect();
+    let kept = kept(&checked.config.journal);
     let mut app = App::start(checked, listener, Router::new().route("/", get(async || WHAT)))?;
     println!("Interline {} at {base}", env!("CARGO_PKG_VERSION"));
     println!("  SSE        POST {base}/cells/CELL/run");
@@ -35,6 +37,7 @@ pub(crate) async fn run(args: Serve) -> Result<(), Box<dyn Error>> {
     println!("  native     POST {base}/v1/agent/sessions or {base}/v1/code/sessions");
     println!("  operators  {base}/healthz  {base}/readyz  {base}/metrics");
     println!("  cells      {}", cells.join(", "));
+    println!("  sessions   {kept}");
     tracing::info!(address = %app.address(), "serving");
     let signal = tokio::select! {
         signal = signals.next() => signal,
@@ -44,4 +47,12 @@ pub(crate) async fn run(args: Serve) -> Result<(), Box<dyn Error>> {
     signals.end_at_next();
     app.end().await;
     Ok(())
+}
+
+/// Where sessions are kept, in a sentence.
+fn kept(config: &JournalConfig) -> String {
+    if config.path.is_empty() {
+        return "in memory: nothing outlives the program ([journal] path names a file for them)".to_owned();
+    }
+    format!("in {}", config.path)
 }

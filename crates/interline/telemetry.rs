@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
+use interline_hub::Health;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -18,6 +19,9 @@ pub(crate) struct Telemetry {
     refused: Counter<u64, AtomicU64>,
     stalled: Counter<u64, AtomicU64>,
     panics: Counter<u64, AtomicU64>,
+    journal_bytes: Gauge<i64, AtomicI64>,
+    journal_failing: Gauge<i64, AtomicI64>,
+    journal_unwritten: Gauge<i64, AtomicI64>,
 }
 
 impl Telemetry {
@@ -29,6 +33,9 @@ impl Telemetry {
             refused: Counter::default(),
             stalled: Counter::default(),
             panics: Counter::default(),
+            journal_bytes: Gauge::default(),
+            journal_failing: Gauge::default(),
+            journal_unwritten: Gauge::default(),
         };
         telemetry.register(|registry| {
             let build: Family<Vec<(&'static str, &'static str)>, Gauge> = Family::default();
@@ -42,6 +49,9 @@ impl Telemetry {
                 "Connections cut since their client read nothing: server.write_stall_ms",
                 telemetry.stalled.clone(),
             );
+            registry.register("interline_journal_bytes", "What the log keeps on the disk, in bytes", telemetry.journal_bytes.clone());
+            registry.register("interline_journal_failing", "1 while the disk does not take the log", telemetry.journal_failing.clone());
+            registry.register("interline_journal_unwritten_bytes", "What waits for a failing disk", telemetry.journal_unwritten.clone());
             registry.register("interline_panics", "Requests that ended in a panic", telemetry.panics.clone());
         });
         telemetry
@@ -74,6 +84,18 @@ impl Telemetry {
 
     pub(crate) fn panicked(&self) {
         self.panics.inc();
+    }
+
+    /// How the log is now.
+    pub(crate) fn journal(&self, health: &Health, bytes: u64) {
+        let (failing, unwritten) = match health {
+            Health::Well => (0, 0),
+            Health::Failing { unwritten_bytes, .. } => (1, *unwritten_bytes),
+        };
+        let count = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.journal_bytes.set(count(bytes));
+        self.journal_failing.set(failing);
+        self.journal_unwritten.set(count(unwritten));
     }
 
     /// Everything in the text format of OpenMetrics.

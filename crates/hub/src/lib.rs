@@ -60,7 +60,7 @@ pub use door::{DoorConfig, Leave, LimitsConfig, OnExpiry, Visit};
 pub use environment::{Environment, EnvironmentError};
 pub use explaining::Explaining;
 pub use hub::{Filter, Hub, NewSession, StartError, StartRun, Started, draw_run};
-pub use interline_journal::Durability;
+pub use interline_journal::{Durability, Health};
 pub use origin::{Origins, Verdict, is_upgrade, names_this_machine};
 pub use peer::{Network, Peer};
 pub use policy::{Decision, Policies, Policy};

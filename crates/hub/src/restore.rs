@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use interline_journal::{Durability, JournalError, Stored};
+use interline_journal::{Durability, Health, JournalError, Stored};
 use tokio::task::spawn_blocking;
 
 use crate::hub::{Hub, IdempotencyKey};
@@ -113,6 +113,18 @@ impl Hub {
             && !matches!(*self.door().gate(), Gate::Passthrough)
             && session.link.takes_up()
             && session.is_attached()
+    }
+
+    /// How the log is.
+    #[must_use]
+    pub fn journal_health(&self) -> Health {
+        self.journal.health()
+    }
+
+    /// What the log keeps on the disk, in bytes.
+    #[must_use]
+    pub fn journal_bytes(&self) -> u64 {
+        self.journal.stored_bytes()
     }
 
     /// Waits until everything is on the disk.

@@ -1,10 +1,13 @@
 //! What is let go of: whole runs, the oldest first, when they are too old, too many, or too large together.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use interline_model::RunId;
+
 use crate::hub::Hub;
-use crate::session::{Session, now};
+use crate::session::{Freed, Session, now};
 
 /// Looked for what is to be let go of this often at least.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -26,27 +29,43 @@ impl Hub {
         self.forget_resting_now();
         let sessions: Vec<Arc<Session>> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
         let run = &self.timers.run;
+        let mut gone = Vec::new();
         let too_old = now().saturating_sub(run.forget_ms);
         for session in &sessions {
             while session.oldest().is_some_and(|oldest| oldest.ended_at <= too_old || oldest.runs > run.max_runs) {
-                if session.forget_oldest(now()).is_none() {
-                    break;
-                }
+                let Some(freed) = session.forget_oldest(now()) else { break };
+                gone.push(freed);
             }
         }
-        self.forget_bytes(&sessions, self.journal.stored_bytes().saturating_sub(self.keeping.max_bytes));
+        self.forget_bytes(&sessions, &mut gone, self.journal.stored_bytes().saturating_sub(self.keeping.max_bytes));
+        self.strike_off(&gone);
+    }
+
+    /// A key of a forgotten run starts another one.
+    fn strike_off(&self, gone: &[Freed]) {
+        if gone.is_empty() {
+            return;
+        }
+        let runs: HashSet<RunId> = gone.iter().map(|freed| freed.run).collect();
+        let mut registry = self.registry();
+        registry.keys.retain(|_, run| !runs.contains(run));
+        for unknown in gone.iter().filter_map(|freed| freed.unknown) {
+            registry.runs.remove(&unknown);
+        }
+        tracing::info!(runs = gone.len(), "runs are no longer kept");
     }
 
     /// Lets go of the oldest runs of all until so many bytes are free.
-    fn forget_bytes(&self, sessions: &[Arc<Session>], mut excess: u64) {
+    fn forget_bytes(&self, sessions: &[Arc<Session>], gone: &mut Vec<Freed>, mut excess: u64) {
         while excess > 0 {
             let mut oldest: Vec<_> = sessions.iter().filter_map(|session| Some((session.oldest()?.ended_at, session))).collect();
             oldest.sort_by_key(|(at, _)| *at);
             let before = excess;
             for (_, session) in oldest {
-                if let Some(bytes) = session.forget_oldest(now()) {
+                if let Some(freed) = session.forget_oldest(now()) {
                     // A run without a word takes room, too.
-                    excess = excess.saturating_sub(bytes.max(1024));
+                    excess = excess.saturating_sub(freed.bytes.max(1024));
+                    gone.push(freed);
                 }
                 if excess == 0 {
                     return;

@@ -33,6 +33,7 @@ use crate::{AskConfig, RunConfig};
 
 pub use commands::{AnswerError, Stopped};
 pub use info::{RunInfo, RunStatus, SessionInfo};
+pub(crate) use keeping::Freed;
 use keeping::{Forgotten, Kept};
 use recall::Recalled;
 pub(crate) use recall::Unfinished;

@@ -48,12 +48,21 @@ impl Forgotten {
         self.0.iter().copied()
     }
 
-    fn remember(&mut self, run: RunId) {
-        if self.0.len() == Self::MAX {
-            self.0.pop_front();
-        }
+    /// Remembers one, at the price of the oldest.
+    fn remember(&mut self, run: RunId) -> Option<RunId> {
         self.0.push_back(run);
+        if self.0.len() > Self::MAX { self.0.pop_front() } else { None }
     }
+}
+
+/// A run that was let go of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Freed {
+    pub(crate) run: RunId,
+    /// What its frames came to.
+    pub(crate) bytes: u64,
+    /// An older one that is no longer remembered as forgotten, either.
+    pub(crate) unknown: Option<RunId>,
 }
 
 /// A session's oldest run, as retention looks at it.
@@ -156,12 +165,13 @@ impl Session {
         self.forget_front(state, through);
     }
 
-    /// Forgets the oldest `count` runs.
-    fn forget_front(&self, state: &mut State, count: usize) {
+    /// Forgets the oldest `count` runs. The last one that is not even remembered any more.
+    fn forget_front(&self, state: &mut State, count: usize) -> Option<RunId> {
+        let mut unknown = None;
         let boundary = state.kept.get(count).map_or_else(|| self.log.len(), |kept| kept.first);
         self.log.forget_before(boundary);
         for kept in state.kept.drain(..count.min(state.kept.len())) {
-            state.forgotten.remember(kept.run);
+            unknown = state.forgotten.remember(kept.run).or(unknown);
             state.asks.forget(kept.run);
             if let Some(at) = state.runs.iter().position(|run| run.info.run == kept.run) {
                 let run = state.runs.remove(at);
@@ -169,6 +179,7 @@ impl Session {
             }
         }
         self.telemetry.runs_forgotten(count);
+        unknown
     }
 
     /// The oldest run, if it has ended.
@@ -178,11 +189,11 @@ impl Session {
         Some(Oldest { ended_at: oldest.ended_at?, runs: state.kept.len() })
     }
 
-    /// Forgets the oldest run, if it has ended by then and nobody watches the session. What became free, in bytes of frames.
-    pub(crate) fn forget_oldest(&self, ended_by: Millis) -> Option<u64> {
+    /// Forgets the oldest run, if it has ended by then and nobody watches the session.
+    pub(crate) fn forget_oldest(&self, ended_by: Millis) -> Option<Freed> {
         let mut state = self.locked();
         let oldest = state.kept.front()?;
-        let bytes = oldest.bytes;
+        let (run, bytes) = (oldest.run, oldest.bytes);
         if oldest.ended_at.is_none_or(|at| at > ended_by) || self.watchers.nobody_since().is_none() {
             return None;
         }
@@ -192,8 +203,8 @@ impl Session {
         }
         state.feeds.clear();
         state.is_cold = false;
-        self.forget_front(&mut state, 1);
-        Some(bytes)
+        let unknown = self.forget_front(&mut state, 1);
+        Some(Freed { run, bytes, unknown })
     }
 
     /// Whether the run was one of this session's and is no longer kept.

@@ -1,0 +1,121 @@
+//! A disk that takes nothing, in a cell that promises `fsync`: nothing is shown that is not there, no run begins, and each that went on ends once.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod scripted;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use interline_hub::{AskConfig, Conduct, Durability, RunConfig, RunStatus, StartError, StartRun};
+use interline_journal::{Birth, Damaged, Health, Journal, JournalConfig, JournalError, Log, LogKey, Mark, Memory, Stored, Unstored};
+use interline_model::{Body, Fact, Record};
+use scripted::{Lines, hub_on, lines, request};
+
+/// Memory, as a disk that fails on demand.
+#[derive(Clone, Default)]
+struct Disk {
+    memory: Arc<Memory>,
+    fails: Arc<AtomicBool>,
+    /// What is on it, of all sessions.
+    records: Arc<Mutex<Vec<Record>>>,
+}
+
+struct DiskLog {
+    disk: Disk,
+    log: Arc<dyn Log>,
+}
+
+impl Journal for Disk {
+    fn open(&self, key: &LogKey, birth: &Birth, durability: Durability) -> Arc<dyn Log> {
+        Arc::new(DiskLog { disk: self.clone(), log: self.memory.open(key, birth, durability) })
+    }
+
+    fn remove(&self, key: &LogKey) {
+        self.memory.remove(key);
+    }
+
+    fn stored(&self) -> Result<Vec<Stored>, JournalError> {
+        self.memory.stored()
+    }
+
+    /// The hub must do without being told in time.
+    fn health(&self) -> Health {
+        Health::Well
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        0
+    }
+
+    fn flush(&self) -> Result<(), JournalError> {
+        Ok(())
+    }
+}
+
+impl Log for DiskLog {
+    fn append(&self, record: Record, mark: Mark) -> Result<(), Unstored> {
+        if self.disk.fails.load(Ordering::SeqCst) {
+            return Err(Unstored { why: "no space left on device".into() });
+        }
+        self.disk.records.lock().unwrap().push(record.clone());
+        self.log.append(record, mark)
+    }
+
+    fn len(&self) -> usize {
+        self.log.len()
+    }
+
+    fn first(&self) -> usize {
+        self.log.first()
+    }
+
+    fn replay(&self, from: usize, visit: &mut dyn FnMut(&Record)) -> Result<(), Damaged> {
+        self.log.replay(from, visit)
+    }
+
+    fn forget_before(&self, number: usize) {
+        self.log.forget_before(number);
+    }
+
+    fn durability(&self) -> Durability {
+        Durability::Fsync
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_shown_that_is_not_stored_and_every_run_ends_once() {
+    let disk = Disk::default();
+    let run = RunConfig { max_active: 100, ..RunConfig::default() };
+    let (hub, access) =
+        hub_on(Arc::new(disk.clone()), JournalConfig::default(), Durability::Fsync, run, AskConfig::default(), Conduct::default());
+    // Fails in the middle of a run: what it said until then is there, and its end is said.
+    let (session, run) = hub.start(&access, request("obey")).unwrap();
+    let early = session.projection("", || Lines);
+    let cut = disk.records.lock().unwrap().len();
+    disk.fails.store(true, Ordering::SeqCst);
+    let by = scripted::me(&access);
+    session.stop(Some(run), by);
+    let shown = lines(&session, run).await;
+    assert_eq!((shown.first().unwrap().as_str(), shown.last().unwrap().as_str()), ("start", "over"));
+    assert_eq!(shown.iter().filter(|line| *line == "over").count(), 1);
+    assert_eq!(disk.records.lock().unwrap().len(), cut, "nothing was stored meanwhile");
+    assert_ne!(session.run_info(run).unwrap().status, RunStatus::Running);
+    // No other one begins, and the refused one leaves no trace.
+    let next = || StartRun { session: Some(session.id().clone()), ..request("x end") };
+    assert_eq!(hub.start(&access, next()).err(), Some(StartError::Unstored));
+    assert_eq!(session.runs().len(), 1);
+    assert_eq!(session.active_run(), None);
+    // It works again: the missing end comes first, then the next run.
+    disk.fails.store(false, Ordering::SeqCst);
+    let (_, second) = hub.start(&access, next()).unwrap();
+    assert_eq!(lines(&session, second).await, ["start", "x", "over"]);
+    let late = session.projection("late", || Lines);
+    let all = late.tail(0).ready(1000);
+    assert_eq!(all, early.tail(0).ready(1000), "whoever comes later sees the same");
+    assert_eq!(all[..shown.len()], shown[..]);
+    let ends = disk.records.lock().unwrap().iter().filter(|record| matches!(record.body, Body::Fact(Fact::EndForced(_)))).count();
+    assert!(ends <= 1, "{ends}");
+    hub.shutdown(Duration::ZERO).await;
+}
