@@ -207,4 +207,9 @@ pub trait Log: Send + Sync {
 }
 
 #[cfg(test)]
+#[cfg(not(feature = "shuttle"))]
 mod tests;
+
+#[cfg(test)]
+#[cfg(feature = "shuttle")]
+mod races;

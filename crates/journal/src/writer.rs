@@ -207,7 +207,8 @@ impl Shared {
             let must = desk.stop || desk.asked != desk.over;
             let now = sync::now();
             if retry_at.is_none() && due.is_none() && !desk.queue.is_empty() {
-                due = now.checked_add(self.flush);
+                due = sync::after(self.flush);
+                continue;
             }
             let time = due.is_some_and(|due| due <= now);
             if must || time || (desk.hurry && !desk.queue.is_empty()) {
@@ -401,7 +402,7 @@ fn postpone(shared: &Shared, queue: Vec<Arc<DiskLog>>, why: Arc<str>, trying: &m
     shared.begin_failing(&why);
     queue.iter().for_each(|log| log.refuse(&why));
     trying.carried.extend(queue);
-    trying.at = sync::now().checked_add(trying.pause);
+    trying.at = sync::after(trying.pause);
     trying.pause = trying.pause.saturating_mul(2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
     trying.why = Some(why.clone());
     why
