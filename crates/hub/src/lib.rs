@@ -34,6 +34,8 @@ mod peer;
 mod policy;
 mod projection;
 mod queue;
+#[cfg(all(test, feature = "shuttle"))]
+mod races;
 mod rates;
 mod restore;
 mod retention;
@@ -42,6 +44,7 @@ mod secret;
 mod session;
 mod settings;
 mod surface;
+mod sync;
 mod telemetry;
 mod tickets;
 mod upstream;

@@ -5,19 +5,17 @@
 //! whoever looks next finds it warm again, with the same items at the same positions.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use interline_model::{Body, Event, Fact, Record, RunId, What, Writer};
-use tokio::sync::watch;
 
-use crate::session::Session;
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, watch};
 use crate::watchers::{Watchers, Watching};
 
 /// A session's items of one surface, so far, and the writer that makes them.
 pub struct Projection<W: Writer> {
     watchers: Watchers,
     /// Whose records these are made of; dead where it is deleted.
-    session: Weak<Session>,
+    source: Weak<dyn Source>,
     make: Box<dyn Fn() -> W + Send + Sync>,
     state: Mutex<State<W>>,
     /// How many items there are, counted from the session's beginning.
@@ -51,9 +49,9 @@ struct Span {
 pub struct Gone;
 
 impl<W: Writer> Projection<W> {
-    pub(crate) fn new(make: impl Fn() -> W + Send + Sync + 'static, session: Weak<Session>, watchers: Watchers) -> Self {
+    pub(crate) fn new(make: impl Fn() -> W + Send + Sync + 'static, source: Weak<dyn Source>, watchers: Watchers) -> Self {
         let state = State { written: Some(Written { writer: make(), items: Vec::new() }), runs: Vec::new() };
-        Self { watchers, session, make: Box::new(make), state: Mutex::new(state), end: watch::Sender::new(0) }
+        Self { watchers, source, make: Box::new(make), state: Mutex::new(state), end: watch::Sender::new(0) }
     }
 
     fn state(&self) -> MutexGuard<'_, State<W>> {
@@ -70,7 +68,7 @@ impl<W: Writer> Projection<W> {
                 }
             }
             // Not under the lock: the session feeds this under its own.
-            self.session.upgrade()?.warm();
+            self.source.upgrade()?.warm();
         }
     }
 
@@ -83,8 +81,8 @@ impl<W: Writer> Projection<W> {
                     return look(&written.writer, written.items.len() as u64);
                 }
             }
-            match self.session.upgrade() {
-                Some(session) => session.warm(),
+            match self.source.upgrade() {
+                Some(source) => source.warm(),
                 None => return look(&(self.make)(), self.end()),
             }
         }
@@ -154,6 +152,12 @@ impl<W: Writer> State<W> {
     fn len(&self) -> u64 {
         self.written.as_ref().map_or(0, |written| written.items.len() as u64)
     }
+}
+
+/// Where the records of a projection come from.
+pub(crate) trait Source: Send + Sync {
+    /// Makes its projections warm again.
+    fn warm(&self);
 }
 
 /// Hands out a session's records and what they mean, from the beginning.
@@ -345,6 +349,11 @@ mod tests {
         }
     }
 
+    /// What needs no source, since it is never cold.
+    fn nowhere() -> Weak<dyn Source> {
+        Weak::<crate::Session>::new()
+    }
+
     fn accepted(run: RunId) -> Record {
         let by = Actor { principal: Principal::from("p"), surface: Text::from_static("test") };
         let fact = RunAccepted {
@@ -371,7 +380,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_run_is_numbered_from_one_and_ends() {
-        let projection = Arc::new(Projection::new(|| Frames, Weak::new(), Watchers::new(0)));
+        let projection = Arc::new(Projection::new(|| Frames, nowhere(), Watchers::new(0)));
         let (one, two) = (RunId::from_u128(1), RunId::from_u128(2));
         projection.feed(&accepted(one), &[]);
         projection.feed(&frame("a"), &[]);
@@ -395,7 +404,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_takes_as_much_as_it_has_room_for_and_one_item_at_least() {
-        let projection = Arc::new(Projection::new(|| Frames, Weak::new(), Watchers::new(0)));
+        let projection = Arc::new(Projection::new(|| Frames, nowhere(), Watchers::new(0)));
         let run = RunId::from_u128(1);
         projection.feed(&accepted(run), &[]);
         for text in ["aaaa", "b", "c", "dddd"] {
@@ -419,7 +428,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_number_beyond_the_end_waits_for_its_item() {
-        let projection = Arc::new(Projection::new(|| Frames, Weak::new(), Watchers::new(0)));
+        let projection = Arc::new(Projection::new(|| Frames, nowhere(), Watchers::new(0)));
         let run = RunId::from_u128(1);
         projection.feed(&accepted(run), &[]);
         let mut tail = projection.run_tail(run, 2).unwrap();

@@ -23,7 +23,7 @@ use crate::asks::Asks;
 use crate::conduct::Conduct;
 use crate::explaining::Explaining;
 use crate::policy::Decided;
-use crate::projection::{Feed, Projection};
+use crate::projection::{Feed, Projection, Source};
 use crate::queue::{Place, Queue};
 use crate::telemetry::Telemetry;
 use crate::upstream::{Command, Flow, Link, LinkError, RunPort, Upstream};
@@ -221,7 +221,7 @@ impl Session {
         if let Some(projection) = state.projection(&key) {
             return projection;
         }
-        let projection = Arc::new(Projection::new(make, self.me.clone(), self.watchers.clone()));
+        let projection = Arc::new(Projection::new(make, self.me.clone() as Weak<dyn Source>, self.watchers.clone()));
         self.write(&mut state, &*projection);
         state.feeds.insert(key, projection.clone());
         drop(state);

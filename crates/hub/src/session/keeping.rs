@@ -8,7 +8,7 @@ use interline_model::{Body, Event, Fact, FailureKind, ForcedEnd, Millis, Record,
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{Refused, Session, State};
-use crate::projection::Feed;
+use crate::projection::{Feed, Source};
 use crate::upstream::Command;
 
 /// Where a run lies in the log.
@@ -246,15 +246,6 @@ impl Session {
         }
     }
 
-    /// Makes the projections warm, since somebody wants to look at one.
-    pub(crate) fn warm(&self) {
-        {
-            let mut state = self.state();
-            self.warm_feeds(&mut state);
-        }
-        self.settle_warmth();
-    }
-
     /// Lets go of everything in memory that the log on the disk can give back. `false` while a run goes on.
     pub(crate) fn cool(&self) -> bool {
         let mut state = self.locked();
@@ -282,6 +273,16 @@ impl Session {
         if let Some(session) = self.me.upgrade() {
             self.warmth.settle(&session);
         }
+    }
+}
+
+impl Source for Session {
+    fn warm(&self) {
+        {
+            let mut state = self.state();
+            self.warm_feeds(&mut state);
+        }
+        self.settle_warmth();
     }
 }
 
