@@ -153,10 +153,7 @@ fn race(torn: bool) {
         let session = session.clone();
         thread::spawn(move || read(&session, first))
     });
-    let cools = {
-        let session = session.clone();
-        thread::spawn(move || (0..3).for_each(|_| session.cool()))
-    };
+    let cools = thread::spawn(move || (0..3).for_each(|_| session.cool()));
     for thread in readers.into_iter().chain([appends, cools]) {
         assert!(thread.join().is_ok());
     }
