@@ -276,13 +276,15 @@ impl RawWriter {
         self
     }
 
-    /// Where the items begin that a socket is owed which subscribes now, if it is owed any: those of the chat that runs, or, to a client that comes
-    /// back, those of the latest chat if it had not seen its end.
+    /// Where the items begin that a socket is owed which subscribes now, if it is owed any, and behind which of their numbers: those of the chat that
+    /// runs, or, to a client that comes back, those of the latest chat if it had not seen its end. A number that this chat has not come to is
+    /// another chat's, so nothing of this one was seen.
     #[must_use]
-    pub fn owed_from(&self, after: u64, resume: bool) -> Option<u64> {
+    pub fn owed_from(&self, after: u64, resume: bool) -> Option<(u64, u64)> {
         let latest = self.writer.raw.as_ref().map_or(0, |raw| raw.sequence);
-        let missed = (resume || after > 0) && after < latest;
-        (self.writer.chat_running() || missed).then_some(self.chat_from)
+        let missed = (resume || after > 0) && after != latest;
+        let seen = if after <= latest { after } else { 0 };
+        (self.writer.chat_running() || missed).then_some((self.chat_from, seen))
     }
 }
 

@@ -63,8 +63,8 @@ impl Beginning {
     /// What raw clients missed is in the session's items, so their late subscription is a position in them.
     pub(crate) fn raw(session: SessionId, projection: &Arc<Projection<RawWriter>>, from: RawFrom, pause: Duration) -> Self {
         let (owed, position) = projection.with(|writer, position| (writer.owed_from(from.after, from.resume), position));
-        let seen = if owed.is_some() { from.after } else { 0 };
-        Self::Raw(RawFeed { session, tail: projection.tail(owed.unwrap_or(position)), seen, pause, batched: false })
+        let (from, seen) = owed.unwrap_or((position, 0));
+        Self::Raw(RawFeed { session, tail: projection.tail(from), seen, pause, batched: false })
     }
 
     /// Up to which of the session's items everything was taken. Before the snapshot has gone out, nothing was.
@@ -123,23 +123,15 @@ impl RawFeed {
         }
     }
 
-    /// Leaves out what the client has seen of the chat that comes first.
+    /// Leaves out what the client has seen of the chat that comes first: all up to its last raw event.
     fn unseen(&mut self, items: Vec<RawItem>) -> Vec<SocketEvent> {
         let mut kept = Vec::with_capacity(items.len());
         for item in items {
-            let keep = match &item {
-                RawItem::Raw { sequence, .. } => *sequence > self.seen,
-                // It has seen the chat begin.
-                RawItem::Typed(event) if event.name == "chat:start" => self.seen == 0,
-                RawItem::Typed(event) => {
-                    if event.name == "chat:end" {
-                        self.seen = 0;
-                    }
-                    true
-                }
-            };
-            if keep {
-                kept.push(item);
+            match &item {
+                _ if self.seen == 0 => kept.push(item),
+                RawItem::Raw { sequence, .. } if *sequence < self.seen => {}
+                RawItem::Raw { .. } => self.seen = 0,
+                RawItem::Typed(_) => {}
             }
         }
         let events = batch(self.session.as_str(), kept);

@@ -247,16 +247,20 @@ fn what_is_cut_off_ends_as_an_error_and_the_copy_is_the_end() {
 #[test]
 fn what_a_socket_is_owed_depends_on_what_it_has_seen() {
     let mut raw = RawScene::new();
-    assert_eq!(raw.writer.owed_from(0, false), Some(0), "the chat runs");
+    assert_eq!(raw.writer.owed_from(0, false), Some((0, 0)), "the chat runs");
     raw.frame(vec![root(What::TurnStarted), root(text("Hello.")), root(turn_ended()), root(completed())]);
     let last = raw.items.iter().filter(|item| matches!(item, RawItem::Raw { .. })).count() as u64;
     assert_eq!(raw.writer.owed_from(0, false), None, "who is new finds the history by REST");
-    assert_eq!(raw.writer.owed_from(1, false), Some(0));
-    assert_eq!(raw.writer.owed_from(0, true), Some(0));
+    assert_eq!(raw.writer.owed_from(1, false), Some((0, 1)));
+    assert_eq!(raw.writer.owed_from(0, true), Some((0, 0)));
+    // Case B11: a number of another chat, or of none.
+    for beyond in [last + 1, 1_000_000_000, u64::MAX] {
+        assert_eq!(raw.writer.owed_from(beyond, true), Some((0, 0)), "all of it, and no part");
+    }
     assert_eq!(raw.writer.owed_from(last, true), None, "it has seen the end");
     let before = raw.items.len() as u64;
     raw.start(2);
-    assert_eq!(raw.writer.owed_from(0, false), Some(before), "of the chat that runs, and of none before");
+    assert_eq!(raw.writer.owed_from(0, false), Some((before, 0)), "of the chat that runs, and of none before");
 }
 
 #[test]

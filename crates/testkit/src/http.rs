@@ -63,6 +63,26 @@ impl Stream {
         }
     }
 
+    /// Reads what comes next; `false` at the body's end.
+    ///
+    /// # Panics
+    /// When nothing comes for a minute, or the connection breaks.
+    pub async fn piece(&mut self) -> bool {
+        self.more().await
+    }
+
+    /// How many bytes of the body have come.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Whether none have come.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
     /// Reads to the body's end.
     ///
     /// # Panics

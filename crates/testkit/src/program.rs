@@ -92,6 +92,15 @@ impl Program {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Its process id.
+    ///
+    /// # Panics
+    /// When it has ended.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("it still runs")
+    }
+
     /// Sends it a signal by name (`TERM`, `INT`, `HUP`, `KILL`).
     ///
     /// # Panics

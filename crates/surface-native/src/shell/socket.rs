@@ -7,6 +7,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -71,7 +72,7 @@ impl Handshake {
         Some(Self { accept, upgrade: hyper::upgrade::on(request) })
     }
 
-    /// Answers 101 and serves the socket in a task of its own. `failed` is called if it does not come about.
+    /// Answers 101 and serves the socket in a task of its own. `failed` is called if it does not come about, or ends before anything was sent on it.
     pub(super) fn accept(
         self,
         shell: Arc<Shell>,
@@ -81,9 +82,12 @@ impl Handshake {
         failed: impl FnOnce(&Shell) + Send + 'static,
     ) -> Response {
         self.answer(|upgraded| async move {
-            match upgraded.await {
+            let sent = match upgraded.await {
                 Some(io) => serve(&shell, io, visit, feed, inbound).await,
-                None => failed(&shell),
+                None => false,
+            };
+            if !sent {
+                failed(&shell);
             }
         })
     }
@@ -148,7 +152,8 @@ enum Exit {
     Refuse(CloseCode),
 }
 
-async fn serve(shell: &Shell, io: TokioIo<Upgraded>, mut visit: Visit, feed: Feed, inbound: Inbound) {
+/// Serves a socket to its end; whether any frame was sent on it.
+async fn serve(shell: &Shell, io: TokioIo<Upgraded>, mut visit: Visit, feed: Feed, inbound: Inbound) -> bool {
     let config = &shell.config;
     let limits = Limits {
         message: if inbound.plane == Plane::Cloud { config.max_cloud_message } else { config.max_bridge_message },
@@ -161,11 +166,12 @@ async fn serve(shell: &Shell, io: TokioIo<Upgraded>, mut visit: Visit, feed: Fee
     let freed = socket.get_ref().freed();
     let (mut sink, mut stream) = socket.split();
     let (replies, waiting) = mpsc::channel(REPLIES);
+    let sent = AtomicBool::new(false);
     let turn = shell.hub.closing().turn();
     let finish = CancellationToken::new();
     let exit = tokio::select! {
         exit = read(&mut stream, &limits, &freed, &inbound, &replies) => exit,
-        exit = write(&mut sink, &limits, feed, waiting, &finish) => exit,
+        exit = write(&mut sink, &limits, feed, waiting, &finish, &sent) => exit,
         denied = leave(&mut visit, &inbound.session, &finish) => Exit::Close(CloseCode::Policy, farewell(denied)),
         () = turn.comes() => Exit::Close(CloseCode::Away, "shutting down"),
     };
@@ -189,6 +195,7 @@ async fn serve(shell: &Shell, io: TokioIo<Upgraded>, mut visit: Visit, feed: Fee
             }
         }
     }
+    sent.into_inner()
 }
 
 /// Waits until the client has to go. One that may finish is told through `finish` once no run goes on: then it gets what there is and is closed.
@@ -284,6 +291,7 @@ async fn write(
     mut feed: Feed,
     mut replies: mpsc::Receiver<Text>,
     finish: &CancellationToken,
+    sent: &AtomicBool,
 ) -> Exit {
     let mut pings = time::interval_at(time::Instant::now() + limits.ping, limits.ping);
     pings.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
@@ -306,8 +314,10 @@ async fn write(
         while let Ok(reply) = replies.try_recv() {
             messages.extend(message(reply));
         }
+        let mut sends_frames = false;
         let close = match step {
             Step::Send(texts) => {
+                sends_frames = !texts.is_empty();
                 messages.extend(texts.into_iter().filter_map(message));
                 None
             }
@@ -315,6 +325,9 @@ async fn write(
         };
         if let Err(exit) = send(sink, limits, messages).await {
             return exit;
+        }
+        if sends_frames {
+            sent.store(true, Ordering::Relaxed);
         }
         if let Some(close) = close {
             return close;
