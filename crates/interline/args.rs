@@ -90,7 +90,7 @@ Examples:
 Prompts:
   play NAME    plays NAME.jsonl, waiting for the client at each ask
   flood N      N text frames at full speed
-  tally NAME N N numbered pieces; gap=MS, tools=K, size=B, forget=M, vanish=M
+  tally NAME N N numbered pieces; gap=MS, hold=MS, tools=K, size=B, forget=M, vanish=M
   scene NAME   permission, questions, form, link, asks N, subagent, overtake, replayed [MS], settings [MS], task MS, compaction
   fault NAME   drop N, gap N, silent, hang-after N, no-result, bad-frames, recoverable, compact-failed, redelivered, error, late-result,
                busy MS, cli MS, cancel clean|silent|no-result|error|late MS|success, deaf MS [form], pause, http STATUS

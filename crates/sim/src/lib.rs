@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `play NAME` | the transcript's next run, byte for byte, waiting for the client at each ask and at a recorded cancel; options `auto` (wait for nobody), `run=N`, `gap=MS` |
 //! | `flood N` | N text frames at full speed ([`flood_text`]), then a success |
-//! | `tally NAME N` | N numbered pieces ([`tally_text`]), then a success; options `gap=MS` between two, `tools=K` every K-th is a tool's result, `size=B` more bytes in each, `forget=M` cut before piece M, and three pieces that nobody hears before the server forgets all it said (a bridge keeps them in its queue), `vanish=M` cut before piece M, and from then on the cloud has no stream of it any more, but a result |
+//! | `tally NAME N` | N numbered pieces ([`tally_text`]), then a success; options `gap=MS` between two, `hold=MS` before the last, `tools=K` every K-th is a tool's result, `size=B` more bytes in each, `forget=M` cut before piece M, and three pieces that nobody hears before the server forgets all it said (a bridge keeps them in its queue), `vanish=M` cut before piece M, and from then on the cloud has no stream of it any more, but a result |
 //! | `scene permission` | the same command asked for twice, with all the schema has; `updatedInput` is what runs, a rule in `updatedPermissions` answers the second, a mode in it is told by `system/status` |
 //! | `scene questions` | two questions in one ask, one of several choices; the agent says the answers |
 //! | `scene form`, `scene link` | an elicitation with a form or a link; `elicitation_complete` if accepted, then `form_answer` with accept, decline, cancel or timeout |

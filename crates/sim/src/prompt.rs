@@ -40,6 +40,8 @@ pub(crate) struct Tally {
     pub(crate) pieces: u64,
     /// The time between two pieces, whatever the pace.
     pub(crate) gap: Duration,
+    /// The time before the last piece.
+    pub(crate) hold: Duration,
     /// Every so many-th piece is the result of a tool; 0 is none.
     pub(crate) tools: u64,
     /// More bytes in each piece.
@@ -205,11 +207,16 @@ fn tally<'a>(mut tally: Tally, words: impl Iterator<Item = &'a str>) -> Plan {
         let number = |value: &str| value.parse::<u64>().ok();
         match word.split_once('=').and_then(|(name, value)| Some((name, number(value)?))) {
             Some(("gap", ms)) => tally.gap = Duration::from_millis(ms),
+            Some(("hold", ms)) => tally.hold = Duration::from_millis(ms),
             Some(("tools", every)) => tally.tools = every,
             Some(("size", bytes)) => tally.size = usize::try_from(bytes).unwrap_or(LARGEST_PIECE).min(LARGEST_PIECE),
             Some(("forget", piece)) => tally.forget = Some(piece),
             Some(("vanish", piece)) => tally.vanish = Some(piece),
-            _ => return Plan::Refuse(format!("unknown tally option {word:?}: there are gap=MS, tools=K, size=B, forget=M, vanish=M")),
+            _ => {
+                return Plan::Refuse(format!(
+                    "unknown tally option {word:?}: there are gap=MS, hold=MS, tools=K, size=B, forget=M, vanish=M"
+                ));
+            }
         }
     }
     Plan::Tally(tally)

@@ -32,6 +32,9 @@ pub(crate) async fn perform(stage: &Stage, tally: &Tally) -> Outcome {
         if tally.forget == Some(n) {
             forget(stage).await;
         }
+        if n + 1 == tally.pieces && !tally.hold.is_zero() {
+            time::sleep(tally.hold).await;
+        }
         if tally.vanish == Some(n) {
             vanish(stage).await;
         }

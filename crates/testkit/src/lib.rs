@@ -5,6 +5,8 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+pub mod chaos;
+pub mod checker;
 mod client;
 pub mod faults;
 mod http;
@@ -14,6 +16,7 @@ mod program;
 mod schema;
 mod seed;
 mod transcripts;
+pub mod watch;
 
 pub use client::{Client, Seen};
 pub use http::{Answer, Stream, delete, get, post, request};

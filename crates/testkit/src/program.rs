@@ -54,6 +54,12 @@ impl Program {
         std::fs::write(file.path(), config).expect("the file can be written");
     }
 
+    /// Its process.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     async fn start_with(binary: &str, args: &[&str], files: Vec<Temp>) -> Self {
         let mut child = Command::new(binary)
             .args(args)

@@ -1,9 +1,9 @@
 //! What a server may send again after a break, made from what it has sent: twice, in another order, or in part.
 //!
-//! Only frames that surely arrived are left out or put elsewhere. A frame that the other side has never seen is neither: no recovery could
-//! make that good.
+//! Only frames that the other side has are left out or put elsewhere, by its own count: the cursor that it comes back with. A frame that it has
+//! never seen is neither: no recovery could make that good.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use crate::seed::Seed;
 
@@ -22,32 +22,35 @@ pub(super) enum Replay {
 #[derive(Default)]
 pub(super) struct History {
     texts: Vec<String>,
-    known: HashSet<String>,
-    sure: HashSet<String>,
+    /// Each with its place.
+    known: HashMap<String, usize>,
+    /// How many the other side has.
+    counted: usize,
 }
 
 impl History {
     /// Keeps a frame; true if it is a new one.
     pub(super) fn keep(&mut self, text: &str) -> bool {
-        let is_new = self.known.insert(text.to_owned());
+        let is_new = !self.known.contains_key(text);
         if is_new {
+            self.known.insert(text.to_owned(), self.texts.len());
             self.texts.push(text.to_owned());
         }
         is_new
     }
 
-    /// These have arrived.
-    pub(super) fn arrived(&mut self, texts: impl IntoIterator<Item = String>) {
-        self.sure.extend(texts);
+    /// The other side has so many.
+    pub(super) fn counted(&mut self, count: usize) {
+        self.counted = count.min(self.texts.len());
     }
 
     pub(super) fn has_arrived(&self, text: &str) -> bool {
-        self.sure.contains(text)
+        self.known.get(text).is_some_and(|place| *place < self.counted)
     }
 
     /// What is sent first on a new connection.
     pub(super) fn replayed(&self, how: Replay, seed: &mut Seed) -> Vec<String> {
-        let sure: Vec<&String> = self.texts.iter().filter(|text| self.sure.contains(*text)).collect();
+        let sure: Vec<&String> = self.texts.iter().take(self.counted).collect();
         let mut replayed: Vec<String> = match how {
             Replay::Duplicated => {
                 let twice = sure.iter().flat_map(|text| [*text, *text]);
@@ -65,6 +68,8 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn history() -> History {
@@ -73,7 +78,7 @@ mod tests {
             assert!(history.keep(text));
         }
         assert!(!history.keep("a"));
-        history.arrived(["a", "b", "c", "d", "e", "f", "g"].map(str::to_owned));
+        history.counted(7);
         history
     }
 

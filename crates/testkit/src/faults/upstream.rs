@@ -3,7 +3,7 @@
 //! A run is known by the marks in its text, `«NAME:NUMBER»`; until one has come its connections pass as they are. Everything that is no
 //! WebSocket passes.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -116,6 +116,10 @@ struct Shared {
     recoveries: Mutex<Vec<Duration>>,
     /// How many different pieces of each run the server has sent.
     sent: Mutex<HashMap<String, u64>>,
+    /// The runs of which the server gives no stream any more, although it was asked again.
+    finished: Mutex<HashSet<String>>,
+    /// The runs that were asked for again from number 0 after some of it had been passed on.
+    from_nothing: Mutex<HashSet<String>>,
 }
 
 /// The way to one native session, over all of its connections.
@@ -126,8 +130,6 @@ struct Road {
     history: History,
     next: VecDeque<Dial>,
     broken: Option<Instant>,
-    /// Held while it is not known yet whether what was passed on has arrived.
-    finishing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl UpstreamProxy {
@@ -146,6 +148,8 @@ impl UpstreamProxy {
             counts: Counts::default(),
             recoveries: Mutex::default(),
             sent: Mutex::default(),
+            finished: Mutex::default(),
+            from_nothing: Mutex::default(),
         });
         let for_task = shared.clone();
         let accepting = tokio::spawn(async move {
@@ -178,6 +182,19 @@ impl UpstreamProxy {
     #[must_use]
     pub fn recoveries(&self) -> Vec<Duration> {
         locked(&self.shared.recoveries).clone()
+    }
+
+    /// Whether the server said, when it was asked again, that the run is over and has no stream: what was missed cannot be had.
+    #[must_use]
+    pub fn was_over(&self, run: &str) -> bool {
+        locked(&self.shared.finished).contains(run)
+    }
+
+    /// Whether the run was asked for again by somebody who had nothing of it yet, although some was passed on: a reset took it. A bridge as
+    /// observed cannot be asked for its first frame.
+    #[must_use]
+    pub fn was_asked_from_nothing(&self, run: &str) -> bool {
+        locked(&self.shared.from_nothing).contains(run)
     }
 
     /// How many different pieces of a run the server has sent so far.
@@ -218,6 +235,11 @@ async fn pass(mut client: TcpStream, shared: &Shared) -> Option<()> {
         return Some(());
     }
     let road = shared.road(&path);
+    if cursor(line) == 0 {
+        let run = locked(&road).run.clone();
+        locked(&shared.from_nothing).insert(run);
+    }
+    locked(&road).history.counted(cursor(line));
     let dial = locked(&road).next.pop_front();
     if let Some(dial) = dial {
         shared.count(UpstreamFault::Dial(dial, 0));
@@ -246,6 +268,10 @@ async fn pass(mut client: TcpStream, shared: &Shared) -> Option<()> {
     let (answer, rest) = self::head(&mut server).await?;
     client.write_all(answer.as_bytes()).await.ok()?;
     if !answer.starts_with("HTTP/1.1 101") {
+        if answer.starts_with("HTTP/1.1 409") {
+            let run = locked(&road).run.clone();
+            locked(&shared.finished).insert(run);
+        }
         client.write_all(&rest).await.ok()?;
         tokio::io::copy_bidirectional(&mut client, &mut server).await.ok()?;
         return Some(());
@@ -259,7 +285,7 @@ async fn pass(mut client: TcpStream, shared: &Shared) -> Option<()> {
         client.write_all(&frames::text(&notice)).await.ok()?;
         return close(client, 1000).await;
     }
-    let mut connection = Connection { shared, road, plane, client, server, arrived: Vec::new(), replay: None };
+    let mut connection = Connection { shared, road, plane, client, server, replay: None };
     connection.replay = match dial {
         Some(Dial::Duplicated) => Some(Replay::Duplicated),
         Some(Dial::Reordered) => Some(Replay::Reordered),
@@ -276,16 +302,12 @@ struct Connection<'a> {
     plane: Plane,
     client: TcpStream,
     server: TcpStream,
-    /// The frames that were passed on here, with an id each.
-    arrived: Vec<String>,
     replay: Option<Replay>,
 }
 
 impl Connection<'_> {
     async fn carry(mut self, rest: &[u8]) -> Option<()> {
         if let Some(replay) = self.replay {
-            let finishing = locked(&self.road).finishing.clone();
-            let _ = tokio::time::timeout(FAREWELL, finishing.lock()).await;
             let replayed = {
                 let road = locked(&self.road);
                 let mut seed = self.shared.seed.of(&road.run, road.planned.len() as u64);
@@ -337,7 +359,6 @@ impl Connection<'_> {
             for _ in 0..again {
                 self.client.write_all(&frame.bytes).await.ok()?;
             }
-            self.arrived.push(text.to_owned());
         }
         Some(fault)
     }
@@ -393,17 +414,10 @@ impl Connection<'_> {
         }
     }
 
-    /// Ends the connection in good order. If the other side does so, too, it has everything.
+    /// Ends the connection in good order.
     async fn finish(self) -> Option<()> {
-        let Self { road, client, server, arrived, .. } = self;
-        let finishing = locked(&road).finishing.clone();
-        let _held = finishing.lock().await;
-        drop(server);
-        let ended = wire::finish(client).await;
-        if ended.is_some() {
-            locked(&road).history.arrived(arrived);
-        }
-        ended
+        drop(self.server);
+        wire::finish(self.client).await
     }
 }
 
@@ -438,6 +452,12 @@ async fn head(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     }
 }
 
+/// How many frames the client says that it has.
+fn cursor(line: &str) -> usize {
+    let value = ["since_seq=", "last_event_id="].iter().find_map(|name| Some(line.split_once(name)?.1));
+    value.and_then(|value| value.split(['&', ' ']).next()?.parse().ok()).unwrap_or_default()
+}
+
 /// The request without what says how far the client is.
 fn without_cursor(head: &str) -> String {
     let (line, rest) = head.split_once("\r\n").unwrap_or((head, ""));
@@ -456,6 +476,7 @@ mod tests {
     fn a_cursor_is_taken_out_and_the_rest_stays() {
         let head = "GET /v1/x/stream?session_token=t&since_seq=5 HTTP/1.1\r\nhost: x\r\n\r\n";
         assert_eq!(without_cursor(head), "GET /v1/x/stream?session_token=t HTTP/1.1\r\nhost: x\r\n\r\n");
+        assert_eq!((cursor(head), cursor("GET /x?last_event_id=12 HTTP/1.1"), cursor("GET /x HTTP/1.1")), (5, 12, 0));
         assert_eq!(without_cursor("GET /x?last_event_id=5 HTTP/1.1\r\n\r\n"), "GET /x? HTTP/1.1\r\n\r\n");
     }
 }
