@@ -1,0 +1,185 @@
+//! `stalled`: clients that never read, while half a gigabyte is produced over many runs. The program's memory may not grow with them, and those
+//! who do read may not notice.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use clap::Args;
+use interline_sim::Voice;
+use interline_testkit::Program;
+use interline_testkit::chaos::percentile;
+use interline_testkit::faults::FaultProxy;
+use interline_testkit::watch::{Run, Shown, read_sse, start_native};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::Common;
+use crate::stand::{Memory, megabytes, now, simulator};
+
+/// Runs in the long form, and so many clients that do not read: one on each.
+const RUNS: u64 = 100;
+
+/// Pieces of each run, and their bytes: five megabytes.
+const PIECES: u64 = 320;
+const SIZE: u64 = 16_384;
+
+/// Runs that are produced at a time.
+const AT_ONCE: usize = 4;
+
+/// Clients that read, each a run of its own, slow enough that every piece is sent alone.
+const READERS: u64 = 12;
+const GAP: Duration = Duration::from_millis(10);
+
+/// What may wait for a client that does not read: the keys `socketio.max_outbox_bytes` and `native.max_write_buffer`, here at their default.
+const BOUND: u64 = 65_536;
+
+const IDLE: Duration = Duration::from_secs(60);
+
+const TOKEN: &str = "stalled-secret";
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Wishes {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What one pass has shown.
+struct Pass {
+    base: u64,
+    peak: u64,
+    gaps: Vec<Duration>,
+    took: Duration,
+}
+
+pub(crate) async fn run(wishes: Wishes) -> bool {
+    let binary = wishes.common.program();
+    let runs = RUNS / if wishes.common.short { 10 } else { 1 };
+    let without = pass(&binary, runs, false).await;
+    let with = pass(&binary, runs, true).await;
+    let growth = with.peak.saturating_sub(without.peak);
+    let p99 = [&without, &with].map(|pass| percentile(&pass.gaps, 99));
+    println!("| | without | with {runs} clients that never read |\n|---|---:|---:|");
+    println!("| produced | {} | {} |", megabytes(runs * PIECES * SIZE), megabytes(runs * PIECES * SIZE));
+    println!("| memory at first | {} | {} |", megabytes(without.base), megabytes(with.base));
+    println!("| memory at most | {} | {} |", megabytes(without.peak), megabytes(with.peak));
+    println!("| growth by the clients; {runs} × {BOUND} bytes is the bound | | {} of {} |", megabytes(growth), megabytes(runs * BOUND));
+    println!(
+        "| between two pieces of {} ms, p50 | {:?} | {:?} |",
+        GAP.as_millis(),
+        percentile(&without.gaps, 50),
+        percentile(&with.gaps, 50)
+    );
+    println!("| between two pieces of {} ms, p99 | {:?} | {:?} |", GAP.as_millis(), p99[0], p99[1]);
+    println!("| took | {:.1} s | {:.1} s |", without.took.as_secs_f64(), with.took.as_secs_f64());
+    growth < runs * BOUND && p99[1] <= p99[0].mul_f64(1.2)
+}
+
+async fn pass(binary: &str, runs: u64, stalled: bool) -> Pass {
+    let (url, _server) = simulator(Voice::Observed).await;
+    let folder = std::env::temp_dir().join(format!("interline-stalled-{}-{stalled}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let program = Program::serve(binary, &config(&url, &folder)).await;
+    let front = std::sync::Arc::new(FaultProxy::before(program.base()).await);
+    let host = program.base().trim_start_matches("http://").to_owned();
+    let process = program.id().expect("it runs");
+    let base = now(process);
+    let memory = Memory::of(process);
+    let begun = tokio::time::Instant::now();
+    let (mut producing, mut reading, mut held, mut gaps) = (JoinSet::new(), JoinSet::new(), Vec::new(), Vec::new());
+    let mut readers = 0;
+    for number in 0..runs {
+        while producing.len() >= AT_ONCE {
+            producing.join_next().await;
+        }
+        while reading.len() < usize::try_from(READERS).unwrap_or(1) {
+            reading.spawn(read(front.clone(), format!("t{readers}")));
+            readers += 1;
+        }
+        while let Some(done) = reading.try_join_next() {
+            gaps.extend(done.expect("a reader does not panic"));
+        }
+        let name = format!("s{number}");
+        let prompt = format!("tally {name} {PIECES} gap=1 size={SIZE}");
+        match start_native(&front, "all", TOKEN, &name, &prompt).await {
+            Ok(run) => {
+                if stalled {
+                    held.push(hold(&host, &run, number).await);
+                }
+                producing.spawn(produced(front.clone(), run));
+            }
+            Err(why) => eprintln!("{name} was not started: {why}"),
+        }
+        eprintln!("{} of {runs} runs, {} stalled clients, memory {}", number + 1, held.len(), megabytes(now(process)));
+    }
+    while producing.join_next().await.is_some() {}
+    while let Some(done) = reading.join_next().await {
+        gaps.extend(done.expect("a reader does not panic"));
+    }
+    let took = begun.elapsed();
+    drop(held);
+    let _ = std::fs::remove_dir_all(&folder);
+    Pass { base, peak: memory.peak(), gaps, took }
+}
+
+/// Waits for a run's end.
+async fn produced(front: std::sync::Arc<FaultProxy>, run: Run) {
+    let shown = Mutex::default();
+    let _ = read_sse(&front, &run, TOKEN, IDLE, &shown).await;
+}
+
+/// Follows a run of its own; the times between two pieces.
+async fn read(front: std::sync::Arc<FaultProxy>, name: String) -> Vec<Duration> {
+    let prompt = format!("tally {name} 400 gap={}", GAP.as_millis());
+    let Ok(run) = start_native(&front, "all", TOKEN, &name, &prompt).await else { return Vec::new() };
+    let shown = Mutex::default();
+    let _ = read_sse(&front, &run, TOKEN, IDLE, &shown).await;
+    let shown: Vec<Shown> = shown.into_inner().unwrap_or_default();
+    let live = shown.iter().filter(|shown| shown.event["type"] == "stream_delta").skip(20);
+    let times: Vec<_> = live.map(|shown| shown.at).collect();
+    times.windows(2).map(|two| two[1] - two[0]).collect()
+}
+
+/// A client that asks and never reads, on one of the three surfaces.
+async fn hold(host: &str, run: &Run, number: u64) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(host).await.ok()?;
+    let upgrade =
+        "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let auth = format!("host: interline\r\nauthorization: Bearer {TOKEN}\r\n");
+    let head = match number % 3 {
+        0 => format!("GET /cells/{}/runs/{}/events HTTP/1.1\r\n{auth}\r\n", run.cell, run.id),
+        1 => format!("GET /v1/agent/sessions/{}/stream?since_seq=1 HTTP/1.1\r\n{auth}{upgrade}\r\n", run.id),
+        _ => format!("GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\n{auth}{upgrade}\r\n"),
+    };
+    stream.write_all(head.as_bytes()).await.ok()?;
+    if number % 3 == 2 {
+        // Without reading: that the server has answered is not to be seen, so it is given a moment between its turns.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stream.write_all(&masked(&format!("40{{\"token\":\"{TOKEN}\"}}"))).await.ok()?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stream.write_all(&masked(&format!("421[\"session:subscribe\",{{\"session_id\":\"{}\"}}]", run.session))).await.ok()?;
+    }
+    Some(stream)
+}
+
+/// A client's text message, masked with zeros.
+fn masked(text: &str) -> Vec<u8> {
+    let length = u8::try_from(text.len()).expect("short words");
+    assert!(length < 126, "short words");
+    let mut frame = vec![0x81, 0x80 | length, 0, 0, 0, 0];
+    frame.extend(text.as_bytes());
+    frame
+}
+
+fn config(url: &str, folder: &Path) -> String {
+    format!(
+        "[auth]\nmode = \"tokens\"\n\n[log]\nfilter = \"warn\"\n\n\
+         [[token]]\nname = \"all\"\nsecret = {{ value = \"{TOKEN}\" }}\ncells = [\"all\"]\n\n\
+         [[upstream]]\nname = \"plane\"\nkind = \"cloud\"\nmode = \"agent\"\nenvironment_id = \"7d9f5f7e-3c1b-4a52-9d55-0a2b6f5d1c11\"\n\
+         url = \"{url}\"\ncredential = {{ value = \"upstream-secret\" }}\n\n\
+         [[route]]\ncell = \"all\"\nupstream = \"plane\"\n\n\
+         [journal]\npath = {:?}\nmemory_bytes = 16777216\n",
+        folder.join("journal").to_string_lossy()
+    )
+}
