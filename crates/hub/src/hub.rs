@@ -486,7 +486,6 @@ impl Hub {
             input: request.input,
             system_prompt: request.system_prompt,
             credential: access.credential().clone(),
-            handle: session.handle(),
         };
         // Known before it begins, so that whoever reads its first event can ask for it at once.
         self.registry().runs.insert(run, session.clone());

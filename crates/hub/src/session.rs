@@ -104,8 +104,8 @@ struct State {
     model: Option<Text>,
     /// The model that the upstream was last told to use, where it is told during a run.
     told_model: Option<Text>,
-    /// Under what the link finds the latest run again.
-    handle: Option<Json>,
+    /// While the log is read: the handle that the upstream last took a run under, and the messages since.
+    attached: Option<(Json, Vec<Text>)>,
     /// Records that were shown and could not be stored; stored before the next one.
     owed: VecDeque<(Record, Mark)>,
     /// What the journal keeps beside the run that begins.
@@ -149,7 +149,7 @@ impl Session {
             title: birth.title.clone(),
             model: birth.model.clone(),
             told_model: None,
-            handle: None,
+            attached: None,
             owed: VecDeque::new(),
             tag: None,
             recalled: Recalled::default(),
@@ -459,7 +459,6 @@ impl Session {
     pub(crate) fn attached(&self, run: RunId, handle: Json) {
         let mut state = self.state();
         if state.is_active(run) {
-            state.handle = Some(handle.clone());
             if let Some(run) = state.runs.last_mut() {
                 run.is_attached = true;
             }

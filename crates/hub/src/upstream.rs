@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use interline_model::{
-    Answer, Ask, CellName, ExplainReader, FailureKind, Json, Part, Principal, Reader, RunId, SessionId, Text, Unexplained,
+    Answer, Ask, CellName, ExplainReader, FailureKind, Json, NoticeLevel, Part, Principal, Reader, RunId, SessionId, Text, Unexplained,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -95,6 +95,12 @@ pub trait Link: Send + Sync {
         Box::pin(std::future::ready(Err(LinkError::Gone("its runs cannot be found again".to_owned()))))
     }
 
+    /// What the log says of the latest run that the upstream took: the handle it was attached under and the messages that came of it. Told when
+    /// a log is read that another process wrote, and before anything else is asked; an upstream that keeps conversations goes on with that one.
+    fn recalled(&self, handle: &Json, frames: &[Text]) {
+        let _ = (handle, frames);
+    }
+
     /// Does something else for the session, beside whatever run goes on.
     fn act(self: Arc<Self>, action: Action, credential: RunCredential) -> ActionFuture {
         let _ = credential;
@@ -119,9 +125,6 @@ pub struct RunInput {
     pub system_prompt: Option<Text>,
     /// What it is submitted with.
     pub credential: RunCredential,
-    /// The handle that the session's run before this one was attached under, perhaps by another process: an upstream that keeps conversations
-    /// goes on with that one.
-    pub handle: Option<Json>,
 }
 
 /// A run that another process left unfinished.
@@ -216,6 +219,11 @@ impl RunPort {
     /// Records that the connection is back.
     pub fn link_back(&self) {
         self.session.link_state(self.run, true);
+    }
+
+    /// Records that messages of the run are missing, or may be, and cannot be had any more.
+    pub fn missed(&self, text: Text) {
+        self.session.notice(self.run, NoticeLevel::Warning, "frames_missed", text);
     }
 
     /// Cancelled as soon as the run has ended, by a frame or by us.

@@ -8,21 +8,24 @@ mod act;
 mod turn;
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use interline_hub::{Action, ActionFuture, Link, LinkError, LinkFuture, RunCredential, RunInput, RunPort, Secret};
-use interline_model::FailureKind;
+use interline_hub::{Action, ActionFuture, Link, LinkError, LinkFuture, Resumption, RunCredential, RunInput, RunPort, Secret};
+use interline_model::{FailureKind, Json, RunId, Text};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::backoff::chance;
 use crate::lineup::LineUp;
 use crate::origin::escaped;
 use crate::outbox::Outbox;
 use crate::prompt::bridge_prompt;
+use crate::refusal::unknown_handle;
 use crate::server::Server;
-use turn::{Turn, outbox};
+use turn::{Turn, is_counted, outbox};
 
 /// How much longer a turn is waited for than it may last after its run: it is always gone before.
 const SLACK: Duration = Duration::from_secs(1);
@@ -34,6 +37,8 @@ pub(crate) struct BridgeLink {
     turn: Arc<tokio::sync::Mutex<Conversation>>,
     /// The native session: what is to be deleted with ours.
     held: watch::Sender<Option<Held>>,
+    /// The conversation as the process before this one left it, until the first turn takes it.
+    recalled: Mutex<Option<Conversation>>,
     /// Held by the compaction that waits or goes on.
     compaction: Arc<tokio::sync::Mutex<()>>,
     closed: CancellationToken,
@@ -57,14 +62,43 @@ struct Conversation {
     lineup: LineUp,
     /// A turn may be going on: nothing may be submitted until that is known.
     in_turn: bool,
+    /// Another process had it last, and may have had frames that are not in the log.
+    is_recalled: bool,
     /// When the native session before this one was given up in the middle of a turn.
     given_up: Option<Instant>,
 }
 
 impl Conversation {
     fn new() -> Self {
-        Self { session: None, counted: 0, exact: true, lineup: LineUp::new(), in_turn: false, given_up: None }
+        Self { session: None, counted: 0, exact: true, lineup: LineUp::new(), in_turn: false, is_recalled: false, given_up: None }
     }
+
+    /// Where another process was in it, which had these frames since it wrote the handle.
+    fn of(handle: Handle, frames: &[Text]) -> Self {
+        let mut lineup = LineUp::new();
+        lineup.rejoin();
+        let mut counted = handle.counted;
+        for frame in frames {
+            let before = lineup.distinct();
+            let _ = lineup.admit(frame);
+            counted += u64::from(lineup.distinct() > before && is_counted(frame));
+        }
+        let Handle { session, exact, .. } = handle;
+        Self { session: Some(session), counted, exact, lineup, in_turn: true, is_recalled: true, given_up: None }
+    }
+
+    fn handle(&self) -> Option<Handle> {
+        let session = self.session.clone()?;
+        Some(Handle { session, counted: self.counted, exact: self.exact })
+    }
+}
+
+/// Under what a turn is found again: the native session, and how many numbered frames came before the turn.
+#[derive(Serialize, Deserialize)]
+struct Handle {
+    session: String,
+    counted: u64,
+    exact: bool,
 }
 
 impl BridgeLink {
@@ -73,6 +107,7 @@ impl BridgeLink {
             server,
             turn: Arc::new(tokio::sync::Mutex::new(Conversation::new())),
             held: watch::Sender::new(None),
+            recalled: Mutex::default(),
             compaction: Arc::default(),
             closed: CancellationToken::new(),
         }
@@ -85,15 +120,28 @@ impl BridgeLink {
         let Some(conversation) = self.turn(port, &mut outbox).await? else { return Ok(()) };
         let mut turn = Turn::new(self, input.run, server.credential(&input.credential), conversation, outbox);
         let (over, wait) = (port.over().clone(), server.link.sentinel_wait());
-        let bound = async {
-            over.cancelled().await;
-            tokio::time::sleep(wait).await;
-        };
-        let carried = tokio::select! {
-            biased;
-            carried = turn.carry(&prompt, port) => Some(carried),
-            () = bound => None,
-        };
+        let carried = in_time(turn.carry(&prompt, port), over, wait).await;
+        self.part(turn, carried).await
+    }
+
+    /// Goes on with a turn of another process.
+    async fn carry_on(
+        &self,
+        run: RunId,
+        credential: Option<Secret>,
+        conversation: OwnedMutexGuard<Conversation>,
+        port: &mut RunPort,
+    ) -> Result<(), LinkError> {
+        let mut outbox = outbox(&self.server, run);
+        outbox.taken_up(chance());
+        let mut turn = Turn::new(self, run, credential, conversation, outbox);
+        let (over, wait) = (port.over().clone(), self.server.link.sentinel_wait());
+        let carried = in_time(turn.carry_on(port), over, wait).await;
+        self.part(turn, carried).await
+    }
+
+    /// Lets go of a turn, and of its native session if it did not come to its end in time.
+    async fn part(&self, mut turn: Turn<'_>, carried: Option<Result<(), LinkError>>) -> Result<(), LinkError> {
         let lost = if carried.is_none() { turn.give_up() } else { None };
         drop(turn);
         // While the next run goes on already.
@@ -105,6 +153,10 @@ impl BridgeLink {
             self.delete_held().await;
         }
         carried.unwrap_or(Ok(()))
+    }
+
+    fn recalled(&self) -> std::sync::MutexGuard<'_, Option<Conversation>> {
+        self.recalled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is to be deleted, for whoever does it.
@@ -176,9 +228,50 @@ impl BridgeLink {
     }
 }
 
+/// What comes of a turn, unless it outlasts its run for so long; then nothing.
+async fn in_time<T>(turn: impl Future<Output = T>, over: CancellationToken, wait: Duration) -> Option<T> {
+    let bound = async {
+        over.cancelled().await;
+        tokio::time::sleep(wait).await;
+    };
+    tokio::select! {
+        biased;
+        carried = turn => Some(carried),
+        () = bound => None,
+    }
+}
+
 impl Link for BridgeLink {
     fn run(self: Arc<Self>, input: RunInput, mut port: RunPort) -> LinkFuture {
         Box::pin(async move { self.carry(input, &mut port).await })
+    }
+
+    fn takes_up(&self) -> bool {
+        true
+    }
+
+    fn take_up(self: Arc<Self>, resumption: Resumption, mut port: RunPort) -> LinkFuture {
+        let Resumption { run, handle, frames, credential } = resumption;
+        // At once, before anybody else asks something of the conversation. It is a new one: nobody holds it yet.
+        let taken = self.turn.clone().try_lock_owned().ok().zip(serde_json::from_str::<Handle>(handle.as_str()).ok());
+        Box::pin(async move {
+            let Some((mut conversation, handle)) = taken else { return Err(unknown_handle(self.server.name())) };
+            tracing::info!(upstream = self.server.name(), %run, frames = frames.len(), "a run is taken up again");
+            *self.recalled() = None;
+            *conversation = Conversation::of(handle, &frames);
+            // Every frame so far is the run's own, or before its count.
+            conversation.is_recalled = false;
+            let credential = self.server.credential(&credential);
+            self.carry_on(run, credential, conversation, &mut port).await
+        })
+    }
+
+    fn recalled(&self, handle: &Json, frames: &[Text]) {
+        // A handle of another kind of server leads nowhere here.
+        let Ok(handle) = serde_json::from_str::<Handle>(handle.as_str()) else { return };
+        let held = Held { session: handle.session.clone(), credential: self.server.config.credential.clone() };
+        *self.recalled() = Some(Conversation::of(handle, frames));
+        self.held.send_replace(Some(held));
     }
 
     fn act(self: Arc<Self>, action: Action, credential: RunCredential) -> ActionFuture {

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use interline_hub::{
-    Action, ActionError, ActionFuture, Flow, Link, LinkError, LinkFuture, RunCredential, RunInput, RunPort, Secret, SessionSeed,
+    Action, ActionError, ActionFuture, Flow, Link, LinkError, LinkFuture, Resumption, RunCredential, RunInput, RunPort, Secret, SessionSeed,
 };
-use interline_model::{FailureKind, Json, Text};
+use interline_model::{FailureKind, Json, RunId, Text};
 use interline_native::frame::Lifecycle;
 use interline_native::{Frame, build};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ use crate::lineup::LineUp;
 use crate::origin::escaped;
 use crate::outbox::Outbox;
 use crate::prompt::{CloudPrompt, Image};
-use crate::refusal::{Refusal, done, nonsense, unanswered};
+use crate::refusal::{Refusal, done, nonsense, unanswered, unknown_handle};
 use crate::server::Server;
 use crate::socket::{Credential, DialError, Incoming, Socket};
 
@@ -94,6 +94,15 @@ struct Created {
     state: Option<String>,
 }
 
+/// Under what a run is found again (§2.3). Without its token: whoever is let in gets a new one.
+#[derive(Serialize, Deserialize)]
+struct Handle {
+    session: String,
+    /// The device was away.
+    #[serde(default)]
+    pending: bool,
+}
+
 /// What matters of a renewed token.
 #[derive(Deserialize)]
 struct Renewed {
@@ -110,21 +119,48 @@ impl CloudLink {
         let prompt = CloudPrompt::of(&input.input, server.config.mode, server.name())?;
         let credential = server.credential(&input.credential);
         let created = self.create(&input, &prompt, credential.as_ref()).await?;
-        let native = Native { session: created.session_id.clone(), over: port.over().clone() };
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(native);
-        let stop = build::cancel(&format!("cancel-{}", input.run));
-        let mut backoff = Backoff::new(&server.link);
-        if created.state.as_deref() == Some("pending") {
+        let pending = created.state.as_deref() == Some("pending");
+        let handle = Handle { session: created.session_id.clone(), pending };
+        port.attached(Json::from_value(&serde_json::json!(handle)));
+        if pending {
             tracing::info!(upstream = server.name(), run = %input.run, "the device is away; the run waits for it");
+        }
+        self.on_its_way(input.run, handle, credential, Token::new(&created), port).carry(port).await
+    }
+
+    /// Goes on with a run of another process. What that one had is its messages; the rest is as after a break.
+    async fn carry_on(&self, resumption: Resumption, port: &mut RunPort) -> Result<(), LinkError> {
+        let server = &self.server;
+        let handle: Handle = serde_json::from_str(resumption.handle.as_str()).map_err(|_| unknown_handle(server.name()))?;
+        tracing::info!(upstream = server.name(), run = %resumption.run, frames = resumption.frames.len(), "a run is taken up again");
+        let credential = server.credential(&resumption.credential);
+        let mut run = self.on_its_way(resumption.run, handle, credential, Token::none(), port);
+        run.lineup = LineUp::of(&resumption.frames);
+        run.outbox.taken_up(chance());
+        run.connections = 1;
+        run.lost = true;
+        // An answer or a stop that nobody may have heard: before anything else.
+        run.outbox.take_all(port);
+        run.renew_token().await?;
+        run.carry(port).await
+    }
+
+    fn on_its_way(&self, run: RunId, handle: Handle, credential: Option<Secret>, token: Token, port: &RunPort) -> CloudRun<'_> {
+        let server = &self.server;
+        let native = Native { session: handle.session.clone(), over: port.over().clone() };
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(native);
+        let stop = build::cancel(&format!("cancel-{run}"));
+        let mut backoff = Backoff::new(&server.link);
+        if handle.pending {
             backoff.endless();
         }
-        let run = CloudRun {
+        CloudRun {
             server,
             credential,
-            token: Token::new(&created),
-            session: created.session_id,
+            token,
+            session: handle.session,
             lineup: LineUp::new(),
-            outbox: Outbox::new(server.name(), input.run, stop, server.link.cloud_max_outbound, &server.link),
+            outbox: Outbox::new(server.name(), run, stop, server.link.cloud_max_outbound, &server.link),
             backoff,
             cursor: server.link.cursor,
             numbered: false,
@@ -132,8 +168,7 @@ impl CloudLink {
             rejoined: false,
             lost: false,
             over: port.over().clone(),
-        };
-        run.carry(port).await
+        }
     }
 
     async fn create(&self, input: &RunInput, prompt: &CloudPrompt, credential: Option<&Secret>) -> Result<Created, LinkError> {
@@ -182,6 +217,14 @@ impl Link for CloudLink {
         Box::pin(async move { self.carry(input, &mut port).await })
     }
 
+    fn takes_up(&self) -> bool {
+        true
+    }
+
+    fn take_up(self: Arc<Self>, resumption: Resumption, mut port: RunPort) -> LinkFuture {
+        Box::pin(async move { self.carry_on(resumption, &mut port).await })
+    }
+
     fn act(self: Arc<Self>, action: Action, credential: RunCredential) -> ActionFuture {
         Box::pin(async move {
             match action {
@@ -208,11 +251,14 @@ fn thread(seed: &SessionSeed) -> Uuid {
 
 /// The key to one session's stream. It is looked at when a stream is opened and never again (native-ws.md §3.1).
 struct Token {
+    /// Empty as long as there is none.
     secret: Secret,
     since: Instant,
     lifetime: Duration,
     /// The server did not take it.
     refused: bool,
+    /// Why there is none.
+    denied: Option<Refusal>,
 }
 
 impl Token {
@@ -222,7 +268,12 @@ impl Token {
             (Some(from), Some(to)) if to > from => Duration::from_millis(to - from),
             _ => TOKEN_LIFETIME,
         };
-        Self { secret: Secret::new(created.session_token.clone()), since: Instant::now(), lifetime, refused: false }
+        Self { secret: Secret::new(created.session_token.clone()), since: Instant::now(), lifetime, refused: false, denied: None }
+    }
+
+    /// One that has to be asked for.
+    fn none() -> Self {
+        Self { secret: Secret::new(String::new()), since: Instant::now(), lifetime: TOKEN_LIFETIME, refused: true, denied: None }
     }
 
     fn left(&self) -> Duration {
@@ -326,6 +377,12 @@ impl CloudRun<'_> {
     }
 
     async fn connect(&mut self) -> Result<Socket, DialError> {
+        if self.token.secret.is_empty() {
+            return Err(match self.token.denied.take() {
+                Some(refusal) => DialError::Refused(refusal),
+                None => DialError::Failed("no session token could be had".to_owned()),
+            });
+        }
         let distinct = self.lineup.distinct();
         let count = distinct.to_string();
         let mut query = vec![("session_token", self.token.secret.expose())];
@@ -339,7 +396,7 @@ impl CloudRun<'_> {
         let uri = self.server.origin.websocket(&path, &query).map_err(|error| DialError::Failed(error.to_string()))?;
         let socket = self.server.dialer.dial(uri, Credential::InQuery(&self.token.secret)).await?;
         if self.connections > 0 {
-            self.rejoined = distinct > 0 && !self.cursor;
+            self.rejoined = !self.numbered;
             self.lineup.rejoin();
             self.outbox.reconnected(Instant::now());
         }
@@ -398,10 +455,7 @@ impl CloudRun<'_> {
         let is_new = self.lineup.admit(&text);
         if std::mem::take(&mut self.rejoined) && is_new {
             // Nothing on the wire tells whether there was something to replay (§3.3).
-            tracing::warn!(
-                upstream = self.server.name(), session = %self.session,
-                "the stream goes on without a replay: frames of the meantime may be missing"
-            );
+            self.missed(port, "its stream goes on without a replay");
         }
         if !is_new {
             return None;
@@ -491,6 +545,7 @@ impl CloudRun<'_> {
             if let Ok(renewed) = serde_json::from_slice::<Renewed>(&reply.body) {
                 self.token.secret = Secret::new(renewed.session_token);
                 self.token.since = Instant::now();
+                self.token.denied = None;
                 self.token.refused = false;
             }
             return Ok(());
@@ -500,6 +555,7 @@ impl CloudRun<'_> {
             return Err(refusal.into_error(self.server.name(), "to renew the session token"));
         }
         tracing::debug!(upstream = self.server.name(), %refusal, "the session token was not renewed");
+        self.token.denied = Some(refusal);
         Ok(())
     }
 
@@ -531,6 +587,9 @@ impl CloudRun<'_> {
             match self.server.get(uri, self.credential.as_ref()).await {
                 Ok(reply) if reply.status.is_success() => {
                     if let Some(frame) = result_frame(&reply.body) {
+                        if self.lost {
+                            self.missed(port, "its stream was over, and only its result was to be had");
+                        }
                         // Whether it ends the run is the reader's to say; nothing more will come in any case.
                         let _ = port.deliver(frame);
                         return Fetched::Delivered;
@@ -545,6 +604,15 @@ impl CloudRun<'_> {
             }
         }
         fetched
+    }
+
+    /// Says that something may be missing.
+    fn missed(&self, port: &RunPort, why: &str) {
+        tracing::warn!(upstream = self.server.name(), session = %self.session, why, "messages of a run may be missing");
+        port.missed(Text::from(format!(
+            "the connection to upstream {} was lost, and what was said meanwhile may be missing: {why}",
+            self.server.name()
+        )));
     }
 
     fn gone(&self, why: &dyn std::fmt::Display) -> LinkError {

@@ -54,6 +54,13 @@ impl LineUp {
         }
     }
 
+    /// What was seen before, by another process.
+    pub(crate) fn of(frames: &[Text]) -> Self {
+        let mut lineup = Self::new();
+        frames.iter().for_each(|frame| lineup.see(frame));
+        lineup
+    }
+
     /// A new connection begins, which may repeat anything.
     pub(crate) fn rejoin(&mut self) {
         self.read();

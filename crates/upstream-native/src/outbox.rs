@@ -20,8 +20,10 @@ use crate::wire::reply_in;
 /// Frames that wait to be sent, and those sent lately.
 pub(crate) struct Outbox {
     upstream: String,
-    /// What the ids of our requests begin with.
+    /// What the ids of our requests for this run begin with, whichever process made them.
     requester: String,
+    /// Tells this process's requests from those of the one before it; empty where there was none.
+    life: String,
     /// The frame that stops a run on this plane.
     stop: Text,
     stopping: bool,
@@ -46,7 +48,8 @@ impl Outbox {
     pub(crate) fn new(upstream: &str, run: RunId, stop: Text, limit: usize, config: &LinkConfig) -> Self {
         Self {
             upstream: upstream.to_owned(),
-            requester: format!("interline-{run}"),
+            requester: format!("interline-{run}-"),
+            life: String::new(),
             stop,
             stopping: false,
             limit,
@@ -57,6 +60,11 @@ impl Outbox {
             asked: HashMap::new(),
             requests: 0,
         }
+    }
+
+    /// The run was another process's before, whose requests may be answered yet.
+    pub(crate) fn taken_up(&mut self, random: u32) {
+        self.life = format!("{random:08x}-");
     }
 
     /// Takes a command.
@@ -81,7 +89,7 @@ impl Outbox {
     /// Sends a request of ours.
     fn ask(&mut self, request: &Json, reply: oneshot::Sender<Result<Json, ActionError>>) {
         self.requests = self.requests.saturating_add(1);
-        let id = Text::from(format!("{}-{}", self.requester, self.requests));
+        let id = Text::from(format!("{}{}{}", self.requester, self.life, self.requests));
         let text = build::request(&id, request);
         if text.len() > self.limit {
             let message = format!("it is {} bytes long, and this connection takes {}", text.len(), self.limit);
@@ -93,16 +101,20 @@ impl Outbox {
         self.push(Message { text, repeatable: false });
     }
 
-    /// Whether a message is the reply to a request of ours; then whoever asked has it.
+    /// Whether a message is the reply to a request of ours, which is nobody else's business; then whoever asked has it.
     pub(crate) fn answered(&mut self, message: &Text) -> bool {
-        if self.asked.is_empty() || !message.contains("control_response") {
+        if (self.requests == 0 && self.life.is_empty()) || !message.contains("control_response") {
             return false;
         }
         let Some((id, result)) = reply_in(message) else { return false };
-        let Some(reply) = self.asked.remove(&id) else { return false };
-        // Nobody may be waiting any more.
-        let _ = reply.send(result);
-        true
+        match self.asked.remove(&id) {
+            // Nobody may be waiting any more.
+            Some(reply) => {
+                let _ = reply.send(result);
+                true
+            }
+            None => id.starts_with(&self.requester),
+        }
     }
 
     /// Takes all commands that are there.
@@ -273,7 +285,7 @@ mod tests {
         let id = format!("interline-{}-1", RunId::from_u128(1));
         assert!(outbox.answered(&said(&id)));
         assert_eq!(answer.await.unwrap().unwrap().as_str(), r#"{"totalTokens":7}"#);
-        assert!(!outbox.answered(&said(&id)), "once");
+        assert!(outbox.answered(&said(&id)), "replayed, it is still nobody else's");
         outbox.reconnected(now);
         assert!(outbox.is_empty(), "a request is not made twice");
         let (reply, answer) = oneshot::channel();

@@ -142,6 +142,11 @@ pub(crate) fn nonsense(upstream: &str, doing: &str) -> LinkError {
     }
 }
 
+/// The failure of a run whose handle, which another process wrote, means nothing to this one.
+pub(crate) fn unknown_handle(upstream: &str) -> LinkError {
+    LinkError::Gone(format!("upstream {upstream} took the run as another kind of server than it is now"))
+}
+
 /// The failure of a run that asks for what the upstream cannot do.
 pub(crate) fn invalid(message: impl Into<String>) -> LinkError {
     LinkError::Refused { kind: FailureKind::InvalidRequest, message: message.into() }

@@ -41,6 +41,9 @@ impl Session {
             self.mend(state, &damaged);
         }
         state.asks.recalled();
+        if let Some((handle, frames)) = state.attached.take() {
+            self.link.recalled(&handle, &frames);
+        }
     }
 
     fn recall_record(&self, state: &mut State, record: &Record) {
@@ -75,6 +78,11 @@ impl Session {
                     state.recalled.unheard.push((Arc::new(ask.clone()), decided.answer()));
                 }
             }
+        }
+        if self.link.takes_up()
+            && let Some((_, frames)) = &mut state.attached
+        {
+            frames.push(text.clone());
         }
         let Some(run) = state.runs.last_mut() else { return };
         run.bytes = run.bytes.saturating_add(text.len());
@@ -118,11 +126,6 @@ impl Session {
         }
         Some(Unfinished { run, handle, frames, port: RunPort { session: self.clone(), run, commands, over } })
     }
-
-    /// Under what the link found the session's latest run.
-    pub(crate) fn handle(&self) -> Option<Json> {
-        self.state().handle.clone()
-    }
 }
 
 impl State {
@@ -132,7 +135,7 @@ impl State {
         self.runs.clear();
         self.asks = Asks::recalling();
         self.paused = false;
-        self.handle = None;
+        self.attached = None;
         self.recalled = Recalled::default();
     }
 
@@ -169,7 +172,7 @@ impl State {
             }
             Fact::Titled { title } => self.title = Some(title.clone()),
             Fact::Attached { handle } => {
-                self.handle = Some(handle.clone());
+                self.attached = Some((handle.clone(), Vec::new()));
                 self.recalled.handle = Some(handle.clone());
                 if let Some(run) = self.runs.last_mut() {
                     run.is_attached = true;

@@ -1,7 +1,7 @@
 //! One turn: submitted, attended over as many sockets as it takes, and known to be over before another one begins.
 
 use interline_hub::{Flow, LinkError, RunPort, Secret};
-use interline_model::{RunId, Text};
+use interline_model::{Json, RunId, Text};
 use interline_native::frame::{Control, Data, Lifecycle};
 use interline_native::{Frame, build};
 use serde::{Deserialize, Serialize};
@@ -44,8 +44,12 @@ pub(super) struct Turn<'a> {
     attached: bool,
     /// The next socket has to ask for what was missed.
     resume: bool,
+    /// It has to ask for what follows the first frame: that one cannot be had.
+    behind_first: bool,
     /// The log says that the connection is lost.
     lost: bool,
+    /// What was said before this socket may be missing, and nobody was told yet.
+    gap: bool,
     /// The run has ended by a frame.
     finished: bool,
     /// The run is over; the turn may not be.
@@ -79,10 +83,15 @@ impl<'a> Turn<'a> {
         link: &'a BridgeLink,
         run: RunId,
         credential: Option<Secret>,
-        conversation: OwnedMutexGuard<Conversation>,
+        mut conversation: OwnedMutexGuard<Conversation>,
         outbox: Outbox,
     ) -> Self {
         let server: &Server = &link.server;
+        if conversation.session.is_none()
+            && let Some(recalled) = link.recalled().take()
+        {
+            *conversation = recalled;
+        }
         Self {
             link,
             server,
@@ -94,7 +103,9 @@ impl<'a> Turn<'a> {
             backoff: Backoff::new(&server.link),
             attached: false,
             resume: false,
+            behind_first: false,
             lost: false,
+            gap: false,
             finished: false,
             winding_down: false,
             sentinel: None,
@@ -106,6 +117,15 @@ impl<'a> Turn<'a> {
     pub(super) async fn carry(&mut self, prompt: &str, port: &mut RunPort) -> Result<(), LinkError> {
         self.rest().await?;
         if self.submit(prompt, port).await? { self.attend(port).await } else { Ok(()) }
+    }
+
+    /// A turn that another process submitted, from where that one was.
+    pub(super) async fn carry_on(&mut self, port: &mut RunPort) -> Result<(), LinkError> {
+        self.link.held.send_replace(self.conversation.session.clone().map(|session| Held { session, credential: self.credential.clone() }));
+        self.attached = true;
+        self.resume = true;
+        self.lost = true;
+        self.attend(port).await
     }
 
     /// Makes sure that no turn goes on. The native session, if there is one.
@@ -148,11 +168,15 @@ impl<'a> Turn<'a> {
 
     /// Makes sure that no turn goes on before something is submitted: one that nobody follows is interrupted, and waited for.
     async fn settle(&mut self) -> Result<(), LinkError> {
-        let count = self.conversation.counted.to_string();
+        let Conversation { counted, exact, is_recalled, .. } = *self.conversation;
+        // Then it says also what a turn said that is over already, and the count stays right. From another process's count on, whatever there is:
+        // a frame of then that came with a later replay would be taken for the next turn's. 0 is no cursor on today's bridges (§4.3), and the
+        // first frame no matter.
+        let from = if is_recalled { counted.max(1) } else { counted };
+        let from_text = from.to_string();
         let mut query = Vec::new();
-        if self.conversation.exact && self.conversation.counted > 0 {
-            // Then it says also what a turn said that is over already, and the count stays right.
-            query.push(("last_event_id", count.as_str()));
+        if is_recalled || (exact && counted > 0) {
+            query.push(("last_event_id", from_text.as_str()));
             self.conversation.lineup.rejoin();
         }
         let mut socket = match self.dial(&query).await {
@@ -162,33 +186,26 @@ impl<'a> Turn<'a> {
                     Some(409) => {
                         self.conversation.in_turn = false;
                         self.conversation.exact = false;
+                        self.conversation.is_recalled = false;
                     }
-                    Some(404) => *self.conversation = Conversation::new(),
+                    Some(404) => {
+                        tracing::warn!(upstream = self.server.name(), "the bridge has forgotten the session");
+                        *self.conversation = Conversation::new();
+                    }
                     _ => return Err(self.refused(error)),
                 }
                 return Ok(());
             }
         };
-        tracing::info!(upstream = self.server.name(), "a turn may run that nobody follows; it is stopped");
-        let mut outbox = outbox(self.server, self.run);
-        outbox.stop();
         self.sentinel = None;
-        let limit = self.server.link.sentinel_wait();
-        let ended = async {
-            socket.send(&mut outbox).await?;
-            while let Some(incoming) = self.receive(&mut socket).await {
-                match incoming {
-                    // Nobody is there to see it.
-                    Incoming::Frame(text) => drop(self.note(&text)),
-                    end if self.sentinel.is_none() => return Err(end.to_string()),
-                    _ => return Ok(()),
-                }
-            }
-            Ok(())
-        };
-        match tokio::time::timeout(limit, ended).await {
+        match tokio::time::timeout(self.server.link.sentinel_wait(), self.settled(&mut socket)).await {
             Ok(Ok(())) => {
                 self.conversation.in_turn = false;
+                if std::mem::take(&mut self.conversation.is_recalled) && counted == 0 {
+                    // The first frame has to be counted with those that followed it. Without any, nobody knows whether there was one.
+                    self.conversation.exact &= self.conversation.counted > 0;
+                    self.conversation.counted += u64::from(self.conversation.counted > 0);
+                }
                 Ok(())
             }
             Ok(Err(why)) => {
@@ -200,6 +217,31 @@ impl<'a> Turn<'a> {
                     self.link.delete(held).await;
                 }
                 Ok(())
+            }
+        }
+    }
+
+    /// Waits for the sentinel. Nobody is there to see what comes before.
+    async fn settled(&mut self, socket: &mut Socket) -> Result<(), String> {
+        let mut outbox = outbox(self.server, self.run);
+        let mut told = false;
+        loop {
+            let incoming = if told || self.sentinel.is_some() {
+                self.receive(socket).await
+            } else if let Ok(incoming) = tokio::time::timeout(self.server.link.linger(), self.receive(socket)).await {
+                incoming
+            } else {
+                // Between turns the sentinel would have come by itself.
+                tracing::info!(upstream = self.server.name(), "a turn may run that nobody follows; it is stopped");
+                told = true;
+                outbox.stop();
+                socket.send(&mut outbox).await?;
+                continue;
+            };
+            match incoming {
+                Some(Incoming::Frame(text)) => drop(self.note(&text)),
+                Some(end) if self.sentinel.is_none() => return Err(end.to_string()),
+                Some(_) | None => return Ok(()),
             }
         }
     }
@@ -222,6 +264,10 @@ impl<'a> Turn<'a> {
             self.outbox.take_all(port);
             if port.over().is_cancelled() || self.outbox.is_stopping() {
                 return Ok(false);
+            }
+            // Before it is said: what is lost in between is found there, or it is known that there is nothing.
+            if let Some(handle) = self.conversation.handle() {
+                port.attached(Json::from_value(&serde_json::json!(handle)));
             }
             let path = format!("/v1/code/sessions/{}/messages", escaped(&session));
             self.conversation.in_turn = true;
@@ -278,6 +324,12 @@ impl<'a> Turn<'a> {
                     if std::mem::take(&mut self.lost) {
                         port.link_back();
                     }
+                    if std::mem::take(&mut self.gap) {
+                        port.missed(Text::from(format!(
+                            "the connection to upstream {} was lost, and what was said meanwhile may be missing: the bridge does not keep all of it",
+                            self.server.name()
+                        )));
+                    }
                     match self.follow(socket, port).await {
                         Ended::Over => return Ok(()),
                         Ended::Lost(incoming) => {
@@ -290,6 +342,11 @@ impl<'a> Turn<'a> {
                     // No turn in progress: it was over before we came, which only a replay can mend.
                     Some(409) if !self.resume && self.conversation.exact && !port.over().is_cancelled() => {
                         self.resume = true;
+                        continue;
+                    }
+                    // 0 is no cursor on today's bridges (§4.3): all but the first frame can be had.
+                    Some(409) if !self.behind_first && self.conversation.exact && self.conversation.counted == 0 => {
+                        self.behind_first = true;
                         continue;
                     }
                     Some(409) => {
@@ -335,7 +392,8 @@ impl<'a> Turn<'a> {
     }
 
     async fn attach(&mut self) -> Result<Socket, DialError> {
-        let count = self.conversation.counted.to_string();
+        let from = self.conversation.counted.max(u64::from(self.behind_first));
+        let count = from.to_string();
         let mut query = Vec::new();
         if self.resume && self.conversation.exact {
             // 0 is a cursor in the document and none on today's bridges: both are right to be asked (§4.3).
@@ -344,8 +402,12 @@ impl<'a> Turn<'a> {
         let socket = self.dial(&query).await?;
         if self.resume {
             self.conversation.lineup.rejoin();
+            self.gap = !self.conversation.exact;
             // What today's bridges sent before their first number was heard of cannot be had again.
-            self.conversation.exact &= !self.attached || self.conversation.counted > 0;
+            if (self.attached || self.behind_first) && self.conversation.counted == 0 {
+                self.conversation.exact = false;
+                self.gap = true;
+            }
         }
         if self.attached {
             self.outbox.reconnected(Instant::now());
@@ -460,6 +522,11 @@ async fn sleep_until(moment: Option<Instant>) {
     if let Some(moment) = moment {
         tokio::time::sleep_until(moment).await;
     }
+}
+
+/// Whether bridges number this frame.
+pub(super) fn is_counted(text: &Text) -> bool {
+    matches!(classify(text, ""), Class::Counted)
 }
 
 fn classify(text: &Text, stop_id: &str) -> Class {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interline_hub::{Access, AskConfig, Conduct, Gate, Hub, Models, Route, Routes, RunConfig, RunStatus, Secret, Session, StartRun};
-use interline_journal::Memory;
+use interline_journal::{Durability, Journal, Memory};
 use interline_model::{
     Actor, Answer, Ask, AskOutcome, Body, CellName, Event, Fact, FailureKind, Outcome, Part, Record, RunId, Text, What, Writer,
 };
@@ -20,11 +20,16 @@ pub(crate) enum Line {
     Start,
     Text(String),
     Tool(String),
-    ToolEnd { result: String, is_error: bool },
+    ToolEnd {
+        result: String,
+        is_error: bool,
+    },
     Ask,
     Settled(AskOutcome),
     Lost,
     Back,
+    /// Something may be missing.
+    Missed,
     End(Outcome),
     Other,
 }
@@ -47,6 +52,7 @@ impl Writer for Lines {
             What::ToolEnded { result, is_error, .. } => Line::ToolEnd { result: result.to_string(), is_error: *is_error },
             What::AskRaised(_) => Line::Ask,
             What::AskSettled { outcome, .. } => Line::Settled(*outcome),
+            What::Notice { code, .. } if &**code == "frames_missed" => Line::Missed,
             What::RunEnded(end) => Line::End(end.outcome.clone()),
             _ => Line::Other,
         }));
@@ -117,16 +123,20 @@ pub(crate) fn config(kind: Kind, url: String) -> UpstreamConfig {
 }
 
 pub(crate) fn hub(gate: Gate, config: UpstreamConfig, link: LinkConfig) -> Arc<Hub> {
+    hub_on(gate, config, link, Arc::new(Memory::default()), Durability::Memory)
+}
+
+pub(crate) fn hub_on(gate: Gate, config: UpstreamConfig, link: LinkConfig, journal: Arc<dyn Journal>, durability: Durability) -> Arc<Hub> {
     let run = RunConfig { stop_grace_ms: 400, max_idle_ms: 8_000, recoverable_error_ms: 2_000, ..RunConfig::default() };
     let route = Route {
         cell: CellName::from("default"),
         upstream: upstream(config, link).unwrap(),
         models: Models::default(),
         conduct: Conduct::default(),
-        durability: interline_hub::Durability::Memory,
+        durability,
     };
     let ask = AskConfig { permission_ms: 3_000, form_ms: 3_000, ..AskConfig::default() };
-    Arc::new(Hub::new(gate, Routes::new(vec![route]), run, ask, Arc::new(Memory::default())))
+    Arc::new(Hub::new(gate, Routes::new(vec![route]), run, ask, journal))
 }
 
 pub(crate) fn request(prompt: &str) -> StartRun {
@@ -187,19 +197,24 @@ impl World {
 
     /// Sends `DELETE` past the hub; what comes out is the status.
     pub(crate) async fn delete(&self, path: &str) -> u16 {
-        let address = self.url.strip_prefix("http://").unwrap();
-        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let request = format!("DELETE {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).await.unwrap();
-        reply.split(' ').nth(1).unwrap().parse().unwrap()
+        delete(&self.url, path).await
     }
 
     /// Every socket to the simulator is closed, soon.
     pub(crate) async fn quiet(&self) {
         until("all sockets are closed", || self.sim.stats().open_sockets == 0).await;
     }
+}
+
+/// Sends `DELETE`; what comes out is the status.
+pub(crate) async fn delete(url: &str, path: &str) -> u16 {
+    let address = url.strip_prefix("http://").unwrap();
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!("DELETE {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    reply.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 /// A run, and whoever watches it.
@@ -212,6 +227,10 @@ pub(crate) struct Watched {
 impl Watched {
     pub(crate) fn start(hub: &Arc<Hub>, access: &Access, request: StartRun) -> Self {
         let (session, run) = hub.start(access, request).unwrap();
+        Self::of(access, session, run)
+    }
+
+    pub(crate) fn of(access: &Access, session: Arc<Session>, run: RunId) -> Self {
         let actor = Actor { principal: access.principal().clone(), surface: Text::from_static("test") };
         Self { session, run, actor }
     }
