@@ -18,6 +18,9 @@ const INTERLINE: &str = env!("CARGO_BIN_EXE_interline");
 /// Runs in `cargo test`; the command `reliability` of the bench has ten thousand.
 const RUNS: u64 = 80;
 
+/// The runs that are drawn where nobody wishes for others.
+const SEED: u64 = 2;
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -40,7 +43,7 @@ async fn simulator(voice: Voice) -> (String, DropGuard) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_breaks_every_client_has_every_piece_once_in_order_and_one_end() {
-    let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let seed = number("CHAOS_SEED").unwrap_or(SEED);
     let first = number("CHAOS_FIRST").unwrap_or(0);
     let options = chaos::Options { at_once: 24, first, ..chaos::Options::new(seed, number("CHAOS_RUNS").unwrap_or(RUNS)) }.slower(2);
     println!("CHAOS_SEED={seed} CHAOS_RUNS={}", options.runs);
