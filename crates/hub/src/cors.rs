@@ -10,6 +10,16 @@ use crate::{Origins, Verdict};
 /// Seconds that a browser may keep a preflight's answer: Chromium's ceiling.
 const MAX_AGE: &str = "7200";
 
+/// Whether a request's body is packed by some content coding. None is taken anywhere: what unpacks is larger than what was sent, and nobody says by
+/// how much.
+#[must_use]
+pub fn is_packed(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    codings
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .any(|coding| !coding.trim_ascii().eq_ignore_ascii_case(b"identity"))
+}
+
 /// What a surface says to pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Cors {
@@ -105,6 +115,20 @@ mod tests {
 
     fn said<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
         response.headers().get(name).map(|value| value.to_str().unwrap())
+    }
+
+    #[test]
+    fn only_identity_is_no_packing() {
+        for (headers, expected) in [
+            (&[][..], false),
+            (&[("content-encoding", "identity")], false),
+            (&[("content-encoding", "gzip")], true),
+            (&[("content-encoding", "identity, br")], true),
+            (&[("content-encoding", "Identity"), ("content-encoding", "x")], true),
+            (&[("content-encoding", "")], true),
+        ] {
+            assert_eq!(is_packed(request("POST", headers).headers()), expected, "{headers:?}");
+        }
     }
 
     #[test]

@@ -151,6 +151,14 @@ impl Door {
         Some(until.saturating_duration_since(tokio::time::Instant::now())).filter(|wait| !wait.is_zero())
     }
 
+    /// Counts a request of a client. Where everybody is let in under one name, that name has no rate.
+    fn count(&self, access: &Access) -> Result<(), Denied> {
+        if access.is_anybody() {
+            return Ok(());
+        }
+        self.clients.count(access.principal()).map_err(|wait| Self::limited(Limit::Client, wait))
+    }
+
     fn readmit(&self, access: &Access, surface: &str) -> Result<Option<Millis>, Denied> {
         self.gate().readmit(access, surface, now())
     }
@@ -185,7 +193,7 @@ impl Hub {
             if !access.serves(surface) {
                 return Err(Denied::Invalid);
             }
-            self.count(&access)?;
+            door.count(&access)?;
             Ok(access)
         };
         self.telling(judge())
@@ -196,10 +204,7 @@ impl Hub {
     /// # Errors
     /// When there are too many.
     pub fn count(&self, access: &Access) -> Result<(), Denied> {
-        if access.is_anybody() {
-            return Ok(());
-        }
-        self.door().clients.count(access.principal()).map_err(|wait| Door::limited(Limit::Client, wait))
+        self.telling(self.door().count(access))
     }
 
     /// Whether a client that was let in to a surface would still be let in: asked for each command over a connection that stays, and for whatever was
@@ -257,9 +262,13 @@ impl Hub {
                 return Err(Door::limited(Limit::UnknownTokens, wait));
             }
             let opened = door.tickets.open(ticket, cell, run, now(), |access| self.life(access, run));
-            let access = opened.inspect_err(|_| door.unknown_from(peer))?;
+            let access = opened.inspect_err(|denied| {
+                if *denied == Denied::Invalid {
+                    door.unknown_from(peer);
+                }
+            })?;
             door.readmit(&access, surface)?;
-            self.count(&access)?;
+            door.count(&access)?;
             Ok(access)
         };
         self.telling(judge())

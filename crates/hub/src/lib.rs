@@ -58,7 +58,7 @@ pub use channel::{Channel, ChannelFuture, ChannelMessage};
 pub use closing::{Closing, Farewell, Hangup, Turn};
 pub use conduct::{Conduct, OnBusy, Unwatched};
 pub use config::{AskConfig, RunConfig};
-pub use cors::{Cors, Page};
+pub use cors::{Cors, Page, is_packed};
 pub use door::{DoorConfig, Leave, LimitsConfig, OnExpiry, Visit};
 pub use environment::{Environment, EnvironmentError};
 pub use explaining::Explaining;

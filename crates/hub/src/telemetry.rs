@@ -49,7 +49,7 @@ impl Telemetry {
         registry.register("interline_events", "Canonical events read from records", self.events.clone());
         registry.register("interline_runs_forgotten", "Runs no longer kept", self.runs_forgotten.clone());
         registry.register("interline_runs_resumed", "Unfinished runs of an earlier process taken up again", self.runs_resumed.clone());
-        registry.register("interline_denied", "Clients that were not let in, or were told to go, by reason", self.denied.clone());
+        registry.register("interline_denied", "Requests and commands of clients that were not let in, by reason", self.denied.clone());
     }
 
     pub(crate) fn denied(&self, reason: &'static str) {

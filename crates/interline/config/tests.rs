@@ -298,11 +298,52 @@ fn tokens_are_what_lets_a_server_out_of_the_house() {
         ("{ env = \"INTERLINE_TEST_UNSET\" }", "INTERLINE_TEST_UNSET is not set"),
         ("{ file = \"/nowhere/at/all\" }", "/nowhere/at/all cannot be read"),
         ("{ hash = \"abc\" }", "sha256:"),
+        // Of no text at all.
+        ("{ hash = \"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\" }", "it is empty"),
+        ("[]", "nobody could bring it"),
+        ("{ value = \"a\", env = \"B\" }", "takes one of"),
+        ("{ value = \"a\", expires = 2027-01-01T00:00:00 }", "with its offset"),
+        ("{ value = \"a\", expires = \"tomorrow\" }", "with its offset"),
     ] {
         let said = refused(&token(secret));
         let line = token(secret).lines().position(|line| line.starts_with("secret")).unwrap() + 1;
-        assert!(said.starts_with(&format!("interline.toml:{line}: token[0].secret: ")) && said.contains(why), "{secret}: {said}");
+        assert!(said.starts_with(&format!("interline.toml:{line}: token[0].secret")) && said.contains(why), "{secret}: {said}");
     }
+}
+
+#[test]
+fn a_token_has_old_and_new_secrets_and_says_until_when_and_where() {
+    let with = |token: &str| format!("{LEAST}[auth]\nmode = \"tokens\"\n[[token]]\nname = \"a\"\ncells = [\"*\"]\n{token}\n");
+    let secrets = "secret = [{ value = \"old\", expires = 2001-01-01T00:00:00Z }, { value = \"new\" }]\nexpires = 2999-01-01T00:00:00Z";
+    let checked = from_layers(&[file(&with(secrets))]).map_err(|problems| problems.to_string()).unwrap();
+    let admits = |secret: &str, now: u64| checked.gate.admit(Some(secret), now).is_ok();
+    // The first has its own end, the second that of the token.
+    assert!(admits("old", 978_307_199_999) && !admits("old", 978_307_200_000));
+    assert!(admits("new", 32_472_143_999_999) && !admits("new", 32_472_144_000_000));
+    let warnings: Vec<String> = checked.warnings.iter().map(ToString::to_string).collect();
+    assert!(matches!(&warnings[..], [one] if one.contains("token[0].secret[0]: has expired")), "{warnings:?}");
+    let access = checked.gate.admit(Some("new"), 0).unwrap();
+    assert!(access.serves("sse") && access.serves("native"));
+    let checked = from_layers(&[file(&with("secret = { value = \"s\" }\nsurfaces = [\"sse\"]"))]).unwrap();
+    let access = checked.gate.admit(Some("s"), 0).unwrap();
+    assert!(access.serves("sse") && !access.serves("native"));
+    for (token, expected) in [
+        ("secret = [{ value = \"s\" }, { value = \"s\" }]", "token[0].secret[1]: stands here twice"),
+        ("secret = [{ value = \"s\" }, { value = \"\" }]", "token[0].secret[1]: it is empty"),
+        ("secret = { value = \"s\" }\nsurfaces = []", "token[0].surfaces: names the surfaces"),
+        ("secret = { value = \"s\" }\nsurfaces = [\"sse\", \"ws\"]", "token[0].surfaces[1]: there is no surface \"ws\""),
+        ("secret = { value = \"s\" }\nexpires = 2027-01-01", "token[0].expires: "),
+    ] {
+        let said = refused(&with(token));
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn proxies_are_addresses_or_ranges() {
+    assert_eq!(refused(&format!("[server]\ntrusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\", \"fd00::/8\"]\n{LEAST}")), "");
+    let said = refused(&format!("[server]\ntrusted_proxies = [\"10.0.0.0/8\", \"nginx\"]\n{LEAST}"));
+    assert!(said.contains("server.trusted_proxies[1]: \"nginx\" is no address"), "{said}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use axum::extract::{FromRequestParts, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use interline_hub::{Cors, Page};
+use interline_hub::{Cors, Page, is_packed};
 
 use crate::bearer;
 use crate::refusal::Problem;
@@ -26,6 +26,9 @@ pub(crate) async fn layer(State(shell): State<Arc<Shell>>, request: Request, nex
     }
     if let Err(denied) = shell.hub.knock(request.extensions().get().copied()) {
         return CORS.mark(Problem::from(denied).into_response(), page);
+    }
+    if is_packed(request.headers()) {
+        return CORS.mark(Problem::Packed.into_response(), page);
     }
     let (mut parts, body) = request.into_parts();
     let response = match refused(&shell, &mut parts).await {

@@ -167,6 +167,8 @@ pub(crate) enum Problem {
     Invalid { place: Vec<&'static str>, message: String },
     #[error("The body is larger than {0} bytes")]
     TooLarge(usize),
+    #[error("No content-encoding is taken: send the body as it is")]
+    Packed,
     #[error("The body did not arrive in time")]
     Timeout,
     #[error("{0}")]
@@ -196,6 +198,7 @@ impl Problem {
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Packed => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Timeout => StatusCode::REQUEST_TIMEOUT,
             Self::TooMany(_) | Self::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,

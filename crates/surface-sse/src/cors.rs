@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use interline_hub::{Cors, Page};
+use interline_hub::{Cors, Page, is_packed};
 
 use crate::caller;
 use crate::error::Refusal;
@@ -26,6 +26,9 @@ pub(crate) async fn layer(State(shell): State<Arc<Shell>>, request: Request, nex
     }
     if let Err(denied) = shell.hub.knock(request.extensions().get().copied()) {
         return CORS.mark(Refusal::Denied(denied).into_response(), page);
+    }
+    if is_packed(request.headers()) {
+        return CORS.mark(Refusal::Packed.into_response(), page);
     }
     let brings_token = caller::own_token(request.method(), request.uri(), request.headers(), &shell.config).is_some()
         || caller::ticket(request.method(), request.uri()).is_some();

@@ -41,6 +41,8 @@ pub(crate) enum Refusal {
     PathNotFound,
     #[error("this path does not know this method")]
     MethodNotAllowed,
+    #[error("no content-encoding is taken: send the body as it is")]
+    Packed,
     #[error("the body did not arrive in time")]
     BodyTimeout,
     #[error("the request was already settled: {}", settled(*.outcome, .by.as_ref()))]
@@ -90,6 +92,7 @@ impl Refusal {
             Self::RequestNotFound(_) => (StatusCode::NOT_FOUND, "request_not_found"),
             Self::PathNotFound => (StatusCode::NOT_FOUND, "not_found"),
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Self::Packed => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "invalid_request"),
             Self::Start(StartError::Busy { .. }) => (StatusCode::CONFLICT, "session_busy"),
             Self::AlreadyResolved { .. } => (StatusCode::CONFLICT, "already_resolved"),

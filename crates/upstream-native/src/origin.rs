@@ -88,8 +88,11 @@ impl fmt::Display for Origin {
 /// Text that may stand in a path segment or a query value, whatever it was.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
+    // `.` and `..` are no names in a path.
+    let dots = text.bytes().all(|byte| byte == b'.');
     for byte in text.bytes() {
         match byte {
+            b'.' if dots => out.push_str("%2E"),
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
             _ => {
                 let _ = write!(out, "%{byte:02X}");
@@ -112,6 +115,13 @@ mod tests {
         let plain = Origin::parse("http://127.0.0.1:8088").unwrap();
         assert_eq!(plain.websocket("/w", &[]).unwrap().to_string(), "ws://127.0.0.1:8088/w");
         assert_eq!(plain.to_string(), "http://127.0.0.1:8088");
+    }
+
+    #[test]
+    fn no_name_is_a_way_up() {
+        for (name, expected) in [("..", "%2E%2E"), (".", "%2E"), ("../x", "..%2Fx"), ("a.b", "a.b"), ("", "")] {
+            assert_eq!(escaped(name), expected);
+        }
     }
 
     #[test]

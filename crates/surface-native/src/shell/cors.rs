@@ -12,7 +12,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::StatusCode;
 use http::request::Parts;
-use interline_hub::{Cors, Page};
+use interline_hub::{Cors, Page, is_packed};
 
 use super::{Shell, bearer, bridge, cloud, query};
 
@@ -44,6 +44,10 @@ async fn refused(shell: &Shell, parts: &mut Parts) -> Option<Response> {
     let brings_token = bearer(&parts.headers).is_some() || query(&parts.uri, "session_token").is_some_and(|token| !token.is_empty());
     if shell.hub.origins(&shell.config.origins).refuse(&parts.method, &parts.uri, &parts.headers, brings_token) {
         return Some(refusal(StatusCode::FORBIDDEN, "forbidden_origin", FOREIGN));
+    }
+    if is_packed(&parts.headers) {
+        let why = "no content-encoding is taken: send the body as it is";
+        return Some(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "packed_body", why));
     }
     if let Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) = RawPathParams::from_request_parts(parts, &()).await {
         return Some(refusal(StatusCode::NOT_FOUND, "not_found", "the path is no UTF-8"));
