@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -33,13 +34,13 @@ pub(crate) struct Target {
 struct Admin {
     hub: Arc<Hub>,
     telemetry: Arc<Telemetry>,
-    targets: Vec<Target>,
+    targets: Arc<ArcSwap<Vec<Target>>>,
     /// When it was found out, and the upstreams that could not be reached.
     found: Mutex<Option<(Instant, Vec<String>)>>,
 }
 
 /// `/healthz`, `/health`, `/readyz`, `/metrics`, and the answer to everything else. No credential is needed for any of them.
-pub(crate) fn router(hub: Arc<Hub>, telemetry: Arc<Telemetry>, targets: Vec<Target>) -> Router {
+pub(crate) fn router(hub: Arc<Hub>, telemetry: Arc<Telemetry>, targets: Arc<ArcSwap<Vec<Target>>>) -> Router {
     let admin = Arc::new(Admin { hub, telemetry, targets, found: Mutex::new(None) });
     Router::new()
         .route("/healthz", get(healthy))
@@ -84,7 +85,8 @@ impl Admin {
         {
             return away.clone();
         }
-        let dials = self.targets.iter().map(async |target| {
+        let targets = self.targets.load_full();
+        let dials = targets.iter().map(async |target| {
             let dialled = timeout(DIAL, TcpStream::connect((target.host.as_str(), target.port))).await;
             (!matches!(dialled, Ok(Ok(_)))).then(|| target.name.clone())
         });
@@ -155,7 +157,7 @@ mod tests {
         let (run, ask) = (RunConfig::default(), AskConfig::default());
         let hub = Arc::new(Hub::new(Gate::Open, Routes::default(), run, ask, Arc::new(interline_journal::Memory::default())));
         let target = Target { name: "plane".to_owned(), host: "127.0.0.1".to_owned(), port };
-        (router(hub.clone(), Arc::new(Telemetry::new()), vec![target]), hub)
+        (router(hub.clone(), Arc::new(Telemetry::new()), Arc::new(ArcSwap::from_pointee(vec![target]))), hub)
     }
 
     #[tokio::test]

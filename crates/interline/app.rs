@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
-use interline_hub::{Closing, Cors, Farewell, Gate, Hub, Page, Restored, names_this_machine};
+use interline_hub::{Closing, Cors, Hub, Page, Restored, names_this_machine};
 use interline_journal::{Durable, Journal, JournalConfig, JournalError, Memory};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -18,7 +19,9 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::TraceLayer;
 use tracing::Span;
 
-use crate::config::Checked;
+use crate::config::{Checked, Layer, Problems};
+use crate::logging::LogFilter;
+use crate::reload::Live;
 use crate::telemetry::Telemetry;
 use crate::{admin, contracts, server, surfaces};
 
@@ -48,23 +51,19 @@ pub(crate) struct Deaf(String);
 pub(crate) struct App {
     hub: Arc<Hub>,
     address: SocketAddr,
-    /// `[server]`, as far as it says how to end.
-    ready_off: Duration,
-    drain: Duration,
-    farewell: Farewell,
+    live: Live,
     telemetry: Arc<Telemetry>,
     server: JoinHandle<()>,
 }
 
 impl App {
-    /// Puts the parts together and serves on `listener`. `home` is what `/` shows.
+    /// Puts the parts together and serves on `listener`. `home` is what `/` shows, `log` what a reload may change about the log.
     ///
     /// # Errors
     /// When the listener has no address, or the log on the disk cannot be used.
-    pub(crate) fn start(checked: Checked, listener: TcpListener, home: Router) -> Result<Self, StartError> {
-        let Checked { config, gate, routes, targets, warnings: _ } = checked;
+    pub(crate) fn start(checked: Checked, listener: TcpListener, home: Router, log: Option<LogFilter>) -> Result<Self, StartError> {
+        let Checked { config, gate, routes, targets, upstreams, warnings: _ } = checked;
         let address = listener.local_addr()?;
-        let is_open = matches!(gate, Gate::Open);
         let journal = journal(&config.journal)?;
         let hub = Hub::new(gate, routes, config.run.clone(), config.ask.clone(), journal);
         let hub = Arc::new(hub.keeping(config.journal.clone()).behind(&config.door()));
@@ -76,22 +75,22 @@ impl App {
         tokio::spawn(hub.clone().keep_tidy());
         let telemetry = Arc::new(Telemetry::new());
         telemetry.register(|registry| hub.telemetry().register(registry));
-        let own = home.merge(contracts::router()).merge(admin::router(hub.clone(), telemetry.clone(), targets));
+        hub.replace_origins(config.cors.origins.clone());
+        let targets = Arc::new(ArcSwap::from_pointee(targets));
+        let own = home.merge(contracts::router()).merge(admin::router(hub.clone(), telemetry.clone(), targets.clone()));
         let mut router = heard_by_pages(own, hub.clone(), config.cors.origins.clone());
         for surface in surfaces::all(&config) {
             tracing::debug!(surface = surface.name(), "offered");
             telemetry.register(|registry| surface.register(registry));
             router = router.merge(surface.router(hub.clone()));
         }
-        if is_open {
-            router = router.layer(from_fn(only_this_machine));
-        }
+        let router = router.layer(from_fn_with_state(hub.clone(), only_this_machine));
         let router = layered(router.layer(from_fn_with_state(hub.closing().clone(), when_to_come_back)), telemetry.clone());
-        let (ready_off, drain) = (Duration::from_millis(config.server.ready_off_ms), Duration::from_millis(config.server.drain_ms));
-        let farewell = config.server.farewell();
-        hub.closing().arrange(farewell);
-        let server = tokio::spawn(server::serve(listener, router, config.server, telemetry.clone(), hub.closing().clone()));
-        Ok(Self { hub, address, ready_off, drain, farewell, telemetry, server })
+        hub.closing().arrange(config.server.farewell());
+        let bounds = Arc::new(ArcSwap::from_pointee(config.server.clone()));
+        let server = tokio::spawn(server::serve(listener, router, bounds.clone(), telemetry.clone(), hub.closing().clone()));
+        let live = Live::new(config, hub.clone(), upstreams, bounds, targets, telemetry.clone(), log);
+        Ok(Self { hub, address, live, telemetry, server })
     }
 
     /// Where it listens.
@@ -107,10 +106,17 @@ impl App {
         })
     }
 
+    /// Takes over what may change of the config that these layers come to.
+    pub(crate) fn reload(&mut self, layers: Result<Vec<Layer>, Problems>) {
+        self.live.reload(layers);
+    }
+
     /// Says that it is not ready any more; after a pause in which load balancers notice, takes no new runs and lets those that go on finish; then
     /// closes every connection, each at its own moment, and waits for them. Each step is bounded, and so is the whole.
     pub(crate) async fn end(self) {
-        let Self { hub, ready_off, drain, farewell, telemetry, server, .. } = self;
+        let Self { hub, live, telemetry, server, .. } = self;
+        let (ready_off, drain) = (Duration::from_millis(live.server().ready_off_ms), Duration::from_millis(live.server().drain_ms));
+        let spread = live.server().farewell().spread;
         let begun = Instant::now();
         hub.closing().leave();
         let runs = hub.telemetry().active_runs();
@@ -121,10 +127,10 @@ impl App {
         tracing::info!(drain_ms = ms(drain), "no new runs, those that go on may finish");
         let closing = async {
             hub.closing().begun().await;
-            tracing::info!(connections = telemetry.connections(), spread_ms = ms(farewell.spread), "closing connections");
+            tracing::info!(connections = telemetry.connections(), spread_ms = ms(spread), "closing connections");
         };
         let ((), ()) = tokio::join!(hub.shutdown(drain), closing);
-        if timeout(farewell.spread + GOODBYE, server).await.is_err() {
+        if timeout(spread + GOODBYE, server).await.is_err() {
             tracing::warn!(connections = telemetry.connections(), "some connections did not close in time and are cut");
         }
         tracing::info!(ms = ms(begun.elapsed()), "ended");
@@ -170,8 +176,11 @@ async fn heard(State((hub, origins)): State<(Arc<Hub>, Arc<[String]>)>, request:
 }
 
 /// Where everybody on this machine is let in, nobody else is, whatever name leads here: pages can make theirs resolve to 127.0.0.1.
-async fn only_this_machine(request: Request, next: Next) -> Response {
-    if names_this_machine(request.uri(), request.headers()) { next.run(request).await } else { admin::foreign_host() }
+async fn only_this_machine(State(hub): State<Arc<Hub>>, request: Request, next: Next) -> Response {
+    if hub.is_open() && !names_this_machine(request.uri(), request.headers()) {
+        return admin::foreign_host();
+    }
+    next.run(request).await
 }
 
 fn layered(router: Router, telemetry: Arc<Telemetry>) -> Router {

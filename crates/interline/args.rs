@@ -41,6 +41,9 @@ pub(crate) enum Command {
 /// SIGTERM or SIGINT ends it: /readyz turns to 503; after server.ready_off_ms no run is accepted any more, and those that go on have
 /// server.drain_ms to finish; then connections are closed, each at its own moment within server.close_spread_ms. A second signal ends it
 /// at once.
+///
+/// SIGHUP reads the config again and takes over what may change while it runs: tokens, routes, policies, upstreams, origins, the log's filter and
+/// most of [server]. What may not is named in the log. A config that is not right changes nothing.
 #[derive(Debug, Arguments)]
 #[command(after_help = "\
 Examples:

@@ -7,6 +7,7 @@ mod bounds;
 mod check;
 mod expiry;
 mod layers;
+mod live;
 mod problem;
 mod secret;
 
@@ -19,7 +20,7 @@ use interline_journal::JournalConfig;
 use interline_upstream_native::{Kind, LinkConfig, Mode, UpstreamConfig};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use check::Checked;
+pub(crate) use check::{Built, Checked};
 pub(crate) use expiry::Expiry;
 pub(crate) use layers::Layer;
 pub(crate) use problem::{Problem, Problems};
@@ -328,6 +329,11 @@ fn address<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SocketAd
 
 /// Reads and checks a config file, under this process's environment and the options given.
 pub(crate) fn load(file: &Path, flags: Vec<Layer>) -> Result<Checked, Problems> {
+    from_layers(&layers_of(file, flags)?)
+}
+
+/// The file as it is now, this process's environment and the options given.
+pub(crate) fn layers_of(file: &Path, flags: Vec<Layer>) -> Result<Vec<Layer>, Problems> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file)
         .map_err(|error| Problem::at(None, String::new(), format!("the config file {name} cannot be read: {error}")))?;
@@ -336,13 +342,19 @@ pub(crate) fn load(file: &Path, flags: Vec<Layer>) -> Result<Checked, Problems> 
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
     )?);
     layers.extend(flags);
-    from_layers(&layers)
+    Ok(layers)
 }
 
 /// Reads and checks settings that come from these layers.
 pub(crate) fn from_layers(layers: &[Layer]) -> Result<Checked, Problems> {
     let read = layers::read::<Config>(layers).map_err(Problems)?;
-    check::check(read.value, &read.places, read.unknown)
+    check::check(read.value, &read.places, read.unknown, None)
+}
+
+/// The same for a program that runs with `config` and these upstreams: those that have not changed stay.
+pub(crate) fn reread(layers: &[Layer], config: &Config, upstreams: &[Built]) -> Result<Checked, Problems> {
+    let read = layers::read::<Config>(layers).map_err(Problems)?;
+    check::check(read.value, &read.places, read.unknown, Some((config, upstreams)))
 }
 
 #[cfg(test)]

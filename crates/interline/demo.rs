@@ -17,13 +17,13 @@ pub(crate) async fn run(args: Demo) -> Result<(), Box<dyn Error>> {
     let agents = bind("127.0.0.1:0").await?;
     let settings = Layer::file("the demo's own settings", settings(&format!("http://{}", agents.local_addr()?)));
     let checked = config::from_layers(&[settings, Layer::flag("--listen", "server.listen", &args.listen)])?;
-    logging::start(&checked.config.log);
+    let _ = logging::start(&checked.config.log);
     let listener = bind(&checked.config.server.listen.to_string()).await?;
     let mut signals = Signals::catch()?;
     let stop = CancellationToken::new();
     let simulator = Simulator::new(Options::default())?;
     let simulation = tokio::spawn(simulator.serve(agents, stop.clone()));
-    let mut app = App::start(checked, listener, page::router())?;
+    let mut app = App::start(checked, listener, page::router(), None)?;
     print!("{}", guide(&format!("http://{}", app.address()), &args::program()));
     tokio::select! {
         _ = signals.next() => {}

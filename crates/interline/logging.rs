@@ -32,16 +32,33 @@ const QUIET: [&str; 16] = [
     "tungstenite",
 ];
 
+/// The filter of what is logged, while it is.
+pub(crate) struct LogFilter(Box<dyn Fn(EnvFilter) + Send + Sync>);
+
+impl LogFilter {
+    /// Puts another filter in the place of this one.
+    pub(crate) fn replace(&self, asked: &str) {
+        (self.0)(filter(asked));
+    }
+}
+
 /// Starts logging. Does nothing if somebody else did before.
-pub(crate) fn start(config: &LogConfig) {
+pub(crate) fn start(config: &LogConfig) -> Option<LogFilter> {
     let lines = tracing_subscriber::fmt().with_env_filter(filter(&config.filter)).with_writer(std::io::stderr);
-    let _ = match config.format {
+    let (begun, replace): (_, Box<dyn Fn(EnvFilter) + Send + Sync>) = match config.format {
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            lines.fmt_fields(on_one_line()).with_ansi(colours).with_target(false).try_init()
+            let lines = lines.fmt_fields(on_one_line()).with_ansi(colours).with_target(false).with_filter_reloading();
+            let handle = lines.reload_handle();
+            (lines.try_init(), Box::new(move |filter| drop(handle.reload(filter))))
         }
-        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).try_init(),
+        LogFormat::Json => {
+            let lines = lines.json().flatten_event(true).with_span_list(false).with_filter_reloading();
+            let handle = lines.reload_handle();
+            (lines.try_init(), Box::new(move |filter| drop(handle.reload(filter))))
+        }
     };
+    begun.is_ok().then_some(LogFilter(replace))
 }
 
 /// Fields for people, whatever they hold on their one line: ids and messages are what clients and agent servers chose, and a line of the log

@@ -6,6 +6,7 @@
 //! | `config.rs` | every option, where it may come from, what is checked |
 //! | `surfaces.rs`, `upstreams.rs` | the two registration lists: one line each |
 //! | `app.rs` | a hub and its routes, made of a checked config |
+//! | `reload.rs` | what changes while it runs |
 //! | `server.rs` | connections: accepted, bounded, ended |
 //! | `admin.rs` | `/healthz`, `/readyz`, `/metrics` |
 //! | `serve.rs`, `demo.rs`, `sim.rs`, `map.rs`, `chat.rs` | the commands |
@@ -20,6 +21,7 @@ mod demo;
 mod logging;
 mod map;
 mod page;
+mod reload;
 mod serve;
 mod server;
 mod signals;

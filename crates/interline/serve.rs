@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::args::Serve;
 use crate::config::{self, Layer};
 use crate::logging;
-use crate::signals::Signals;
+use crate::signals::{Hangups, Signals};
 use crate::sim::bind;
 
 /// What `/` says: somebody who finds this by its address should learn what it is.
@@ -19,18 +19,19 @@ const WHAT: &str =
 
 /// Serves until a signal.
 pub(crate) async fn run(args: Serve) -> Result<(), Box<dyn Error>> {
-    let flags = args.listen.iter().map(|listen| Layer::flag("--listen", "server.listen", listen)).collect();
-    let checked = config::load(&args.config, flags)?;
-    logging::start(&checked.config.log);
+    let flags: Vec<Layer> = args.listen.iter().map(|listen| Layer::flag("--listen", "server.listen", listen)).collect();
+    let checked = config::load(&args.config, flags.clone())?;
+    let log = logging::start(&checked.config.log);
     for warning in &checked.warnings {
         tracing::warn!("{warning}");
     }
     let listener = bind(&checked.config.server.listen.to_string()).await?;
     let base = format!("http://{}", listener.local_addr()?);
     let mut signals = Signals::catch()?;
+    let mut hangups = Hangups::catch()?;
     let cells: Vec<String> = checked.routes.iter().map(|route| format!("{} ({})", route.cell, route.upstream.name())).collect();
     let kept = kept(&checked.config.journal);
-    let mut app = App::start(checked, listener, Router::new().route("/", get(async || WHAT)))?;
+    let mut app = App::start(checked, listener, Router::new().route("/", get(async || WHAT)), log)?;
     println!("Interline {} at {base}", env!("CARGO_PKG_VERSION"));
     println!("  SSE        POST {base}/cells/CELL/run");
     println!("  Socket.IO  {base} (path /socket.io/, REST under /api)");
@@ -38,10 +39,15 @@ pub(crate) async fn run(args: Serve) -> Result<(), Box<dyn Error>> {
     println!("  operators  {base}/healthz  {base}/readyz  {base}/metrics");
     println!("  cells      {}", cells.join(", "));
     println!("  sessions   {kept}");
+    println!("  reload     kill -HUP {} reads {} again", std::process::id(), args.config.display());
     tracing::info!(address = %app.address(), "serving");
-    let signal = tokio::select! {
-        signal = signals.next() => signal,
-        deaf = app.deaf() => return Err(deaf.into()),
+    let signal = loop {
+        tokio::select! {
+            biased;
+            signal = signals.next() => break signal,
+            deaf = app.deaf() => return Err(deaf.into()),
+            () = hangups.next() => app.reload(config::layers_of(&args.config, flags.clone())),
+        }
     };
     tracing::info!(signal, "told to end; a second signal ends at once");
     signals.end_at_next();

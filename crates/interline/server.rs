@@ -10,10 +10,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -21,7 +22,6 @@ use interline_hub::{Closing, Hangup};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
@@ -44,12 +44,17 @@ const H2_STREAMS: u32 = 250;
 const H2_PING: Duration = Duration::from_secs(20);
 
 /// Serves until `closing`; returns once no connection is left. Whoever calls bounds that wait.
-pub(crate) async fn serve(listener: TcpListener, router: Router, config: ServerConfig, telemetry: Arc<Telemetry>, closing: Closing) {
-    let permits = Arc::new(Semaphore::new(config.max_connections));
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    live: Arc<ArcSwap<ServerConfig>>,
+    telemetry: Arc<Telemetry>,
+    closing: Closing,
+) {
     let connections = TaskTracker::new();
-    let bodies = Bodies::new(config.max_body_bytes, Duration::from_millis(config.body_stall_ms));
-    let trusted: Arc<[Network]> = config.trusted_proxies.iter().filter_map(|proxy| Network::parse(proxy)).collect();
-    let config = Arc::new(config);
+    let open = Arc::new(AtomicUsize::new(0));
+    let bodies = Bodies::new(live.load().max_body_bytes);
+    let trusted: Arc<[Network]> = live.load().trusted_proxies.iter().filter_map(|proxy| Network::parse(proxy)).collect();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -63,16 +68,17 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, config: ServerC
                 continue;
             }
         };
+        let config = live.load_full();
         tune(&stream, &config);
-        match permits.clone().try_acquire_owned() {
-            Ok(permit) => {
+        match Place::take(&open, config.max_connections) {
+            Some(place) => {
                 let (hangup, there) = Hangup::new();
-                let open = Open { _permit: permit, _tracked: connections.token(), _counted: telemetry.connection(), _there: there };
+                let open = Open { _place: place, _tracked: connections.token(), _counted: telemetry.connection(), _there: there };
                 let stream = Counted { stream, hangup, _open: open };
                 let from = (peer, trusted.clone());
-                tokio::spawn(drive(stream, from, router.clone(), bodies.clone(), config.clone(), telemetry.clone(), closing.clone()));
+                tokio::spawn(drive(stream, from, router.clone(), bodies.clone(), config, telemetry.clone(), closing.clone()));
             }
-            Err(_) => {
+            None => {
                 telemetry.connection_refused();
                 connections.spawn(refuse(stream));
             }
@@ -83,9 +89,27 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, config: ServerC
     connections.wait().await;
 }
 
+/// One of the places for connections, held until it is dropped. Their number may change meanwhile.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(open: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let before = open.fetch_add(1, Ordering::Relaxed);
+        // What is one too many gives its place back at once.
+        let place = Self(open.clone());
+        (before < max).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What a connection holds for as long as its socket lives, be it upgraded or not.
 struct Open {
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
     _tracked: TaskTrackerToken,
     _counted: OpenConnection,
     _there: DropGuard,
@@ -104,6 +128,7 @@ async fn drive(
     let hangup = stream.hangup.clone();
     let stream = Writing::new(stream, flow.clone());
     let header_time = Duration::from_millis(config.header_read_timeout_ms);
+    let stall = Duration::from_millis(config.body_stall_ms);
     let spoken = Arc::new(AtomicBool::new(false));
     let service = {
         let (spoken, flow) = (spoken.clone(), flow.clone());
@@ -112,7 +137,7 @@ async fn drive(
             request.extensions_mut().insert(from);
             spoken.store(true, Ordering::Relaxed);
             request.extensions_mut().insert(hangup.clone());
-            let hold = bodies.hold();
+            let hold = bodies.hold(stall);
             // Under HTTP/1.1 a body that waits is a write that waits.
             let flow = (request.version() == http::Version::HTTP_2).then(|| flow.clone());
             let answer = router.clone().oneshot(request.map(|body| hold.body(body)));

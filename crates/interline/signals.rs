@@ -1,4 +1,4 @@
-//! The signals that end the program: the first one cleanly, the second at once.
+//! The signals: the first SIGTERM or SIGINT ends the program cleanly, the second at once; SIGHUP is heard where there is something to reload.
 
 use std::io;
 
@@ -6,6 +6,26 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Shells show a program that a signal ended as 128 and the signal's number; SIGINT is 2.
 const INTERRUPTED: i32 = 130;
+
+/// SIGHUP, caught from now on, so that it ends nothing.
+pub(crate) struct Hangups(Signal);
+
+impl Hangups {
+    /// Catches it.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub(crate) fn catch() -> io::Result<Self> {
+        signal(SignalKind::hangup()).map(Self)
+    }
+
+    /// Returns when one has come since the last time; several are one. Cancel safe.
+    pub(crate) async fn next(&mut self) {
+        if self.0.recv().await.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
 
 /// SIGTERM and SIGINT, caught from now on.
 pub(crate) struct Signals {

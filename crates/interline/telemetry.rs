@@ -3,8 +3,10 @@
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::time::SystemTime;
 
 use interline_hub::Health;
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -22,6 +24,14 @@ pub(crate) struct Telemetry {
     journal_bytes: Gauge<i64, AtomicI64>,
     journal_failing: Gauge<i64, AtomicI64>,
     journal_unwritten: Gauge<i64, AtomicI64>,
+    reloads: Family<Outcome, Counter>,
+    reloaded_at: Family<Outcome, Gauge<i64, AtomicI64>>,
+}
+
+/// What became of a reload.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
 }
 
 impl Telemetry {
@@ -36,6 +46,8 @@ impl Telemetry {
             journal_bytes: Gauge::default(),
             journal_failing: Gauge::default(),
             journal_unwritten: Gauge::default(),
+            reloads: Family::default(),
+            reloaded_at: Family::default(),
         };
         telemetry.register(|registry| {
             let build: Family<Vec<(&'static str, &'static str)>, Gauge> = Family::default();
@@ -52,6 +64,9 @@ impl Telemetry {
             registry.register("interline_journal_bytes", "What the log keeps on the disk, in bytes", telemetry.journal_bytes.clone());
             registry.register("interline_journal_failing", "1 while the disk does not take the log", telemetry.journal_failing.clone());
             registry.register("interline_journal_unwritten_bytes", "What waits for a failing disk", telemetry.journal_unwritten.clone());
+            registry.register("interline_config_reloads", "Reloads of the config, by outcome", telemetry.reloads.clone());
+            let when = "When the config was last reloaded, by outcome, in seconds since 1970";
+            registry.register("interline_config_last_reload_timestamp_seconds", when, telemetry.reloaded_at.clone());
             registry.register("interline_panics", "Requests that ended in a panic", telemetry.panics.clone());
         });
         telemetry
@@ -80,6 +95,15 @@ impl Telemetry {
 
     pub(crate) fn connection_stalled(&self) {
         self.stalled.inc();
+    }
+
+    /// The config was read again; it was `taken`, or refused.
+    #[expect(clippy::disallowed_methods, reason = "operators compare it with their own clocks")]
+    pub(crate) fn reloaded(&self, taken: bool) {
+        let outcome = Outcome { outcome: if taken { "taken" } else { "refused" } };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        self.reloads.get_or_create(&outcome).inc();
+        self.reloaded_at.get_or_create(&outcome).set(i64::try_from(now).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn panicked(&self) {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use interline_model::CellName;
+
 use crate::Policies;
 
 /// A cell's ways.
@@ -14,6 +16,13 @@ pub struct Conduct {
     pub on_busy: OnBusy,
     /// What happens to a run that nobody watches.
     pub unwatched: Unwatched,
+}
+
+impl Conduct {
+    /// A cell's ways, with the policies that hold in it alone.
+    pub(crate) fn of(&self, cell: &CellName) -> Self {
+        Self { policies: Arc::new(self.policies.of(cell)), ..self.clone() }
+    }
 }
 
 /// What happens to a run whose session has one already.

@@ -30,7 +30,7 @@ impl<W: ExplainWriter> Explaining<W> {
             self.read += 1;
             if let Body::Fact(Fact::RunAccepted(accepted)) = &record.body {
                 // A writer goes through all runs of its session, as the projection's did.
-                self.explanation.begin(self.session.explainer());
+                self.explanation.begin(self.session.explainer(accepted.run));
                 self.inside = accepted.run == self.run;
             }
             let explained = self.explanation.feed(&record);

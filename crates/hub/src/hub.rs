@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::{ArcSwap, ArcSwapOption};
 use interline_journal::{Birth, Durability, Health, Journal, JournalConfig, LogKey};
 use interline_model::{Actor, CellName, ForcedEnd, Json, Millis, Part, Principal, RunAccepted, RunId, SessionId, Text};
 use tokio::sync::oneshot;
@@ -29,7 +30,9 @@ use crate::{AskConfig, RunConfig, Settings};
 /// All sessions of this process.
 pub struct Hub {
     door: Door,
-    pub(crate) routes: Routes,
+    pub(crate) routes: ArcSwap<Routes>,
+    /// The origins that pages may come from, once the program said; else each surface says.
+    allowed: ArcSwapOption<Vec<String>>,
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) timers: Timers,
     pub(crate) telemetry: Arc<Telemetry>,
@@ -186,7 +189,8 @@ impl Hub {
     pub fn new(gate: Gate, routes: Routes, run: RunConfig, ask: AskConfig, journal: Arc<dyn Journal>) -> Self {
         Self {
             door: Door::new(gate, &DoorConfig::default()),
-            routes,
+            routes: ArcSwap::from_pointee(routes),
+            allowed: ArcSwapOption::empty(),
             journal,
             warmth: Arc::new(Warmth::new(JournalConfig::default().memory_bytes)),
             keeping: JournalConfig::default(),
@@ -229,16 +233,44 @@ impl Hub {
         self.door.gate().admit(bearer, now())
     }
 
-    /// Judges the origins of pages by these entries of `[cors] origins`.
+    /// Judges the origins of pages by these entries of `[cors] origins`, or by those that were put in their place.
     #[must_use]
     pub fn origins<'a>(&self, allowed: &'a [String]) -> Origins<'a> {
-        Origins::new(allowed, matches!(*self.door.gate(), Gate::Tokens(_)))
+        let tokens_count = matches!(*self.door.gate(), Gate::Tokens(_));
+        match self.allowed.load_full() {
+            Some(live) => Origins::shared(live, tokens_count),
+            None => Origins::new(allowed, tokens_count),
+        }
     }
 
-    /// The routes.
+    /// Puts other entries in the place of `[cors] origins`, for every surface.
+    pub fn replace_origins(&self, allowed: Vec<String>) {
+        self.allowed.store(Some(Arc::new(allowed)));
+    }
+
+    /// Whether everybody is let in.
     #[must_use]
-    pub fn routes(&self) -> &Routes {
-        &self.routes
+    pub fn is_open(&self) -> bool {
+        matches!(*self.door.gate(), Gate::Open)
+    }
+
+    /// The routes, as they are now.
+    #[must_use]
+    pub fn routes(&self) -> Arc<Routes> {
+        self.routes.load_full()
+    }
+
+    /// Puts other routes in the place of these. Sessions go on: runs that go on keep their upstream, the next run of a session has the one that its
+    /// cell leads to by then, and the ways of a cell hold at once. Sessions of a cell that no route leads to any more stay readable.
+    pub fn replace_routes(&self, routes: Routes) {
+        let routes = Arc::new(routes);
+        self.routes.store(routes.clone());
+        let sessions: Vec<_> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
+        for session in sessions {
+            if let Some(route) = routes.of(session.cell()) {
+                session.obey(&route.conduct);
+            }
+        }
     }
 
     /// How long asks wait for an answer.
@@ -269,11 +301,11 @@ impl Hub {
     ///
     /// # Errors
     /// [`StartError::CellNotFound`], the same for cells that do not exist and for foreign ones.
-    pub fn route(&self, access: &Access, cell: &CellName) -> Result<&Route, StartError> {
+    pub fn route(&self, access: &Access, cell: &CellName) -> Result<Arc<Route>, StartError> {
         if !access.allows(cell) {
             return Err(StartError::CellNotFound(cell.clone()));
         }
-        self.routes.of(cell).ok_or_else(|| StartError::CellNotFound(cell.clone()))
+        self.routes.load().of(cell).cloned().ok_or_else(|| StartError::CellNotFound(cell.clone()))
     }
 
     /// Opens the coding channel for a client: to the upstream of `cell`, else of its default cell if that has one, else to the first
@@ -287,13 +319,14 @@ impl Hub {
         }
         let named = cell.is_some();
         let route = self.route(access, &self.cell_of(access, cell)?)?;
-        let mut others = self.routes.iter().filter(|route| access.allows(&route.cell) && route.upstream.has_coding_channel());
-        let route = if named || route.upstream.has_coding_channel() { route } else { others.next().unwrap_or(route) };
+        let routes = self.routes.load();
+        let mut others = routes.iter().filter(|route| access.allows(&route.cell) && route.upstream.has_coding_channel());
+        let route = if named || route.upstream.has_coding_channel() { &*route } else { others.next().unwrap_or(&route) };
         Ok(route.upstream.coding_channel(access.credential().clone()))
     }
 
     fn cell_of(&self, access: &Access, cell: Option<CellName>) -> Result<CellName, StartError> {
-        cell.or_else(|| self.routes.default_cell(access)).ok_or_else(|| StartError::CellNotFound(CellName::from("default")))
+        cell.or_else(|| self.routes.load().default_cell(access)).ok_or_else(|| StartError::CellNotFound(CellName::from("default")))
     }
 
     /// Creates a session, or returns the client's session of that id.
@@ -379,6 +412,14 @@ impl Hub {
         found.into_iter().map(|(_, session)| session).collect()
     }
 
+    /// Whether the client has sessions in this cell.
+    #[must_use]
+    pub fn has_sessions(&self, access: &Access, cell: &CellName) -> bool {
+        let registry = self.registry();
+        let mine = registry.owners.get(access.principal());
+        access.allows(cell) && mine.is_some_and(|mine| mine.sessions.values().any(|session| session.cell() == cell))
+    }
+
     /// Deletes a session of the client's: its run is ended first. `false` if there is none.
     pub fn delete_session(&self, access: &Access, id: &SessionId) -> bool {
         let Some(session) = self.session(access, id) else { return false };
@@ -396,7 +437,7 @@ impl Hub {
         registry.keys.retain(|_, run| !runs.contains(run));
         self.telemetry.sessions(-1);
         self.journal.remove(&LogKey { principal: principal.clone(), session: id.clone() });
-        self.tasks.spawn(session.link.clone().close());
+        self.tasks.spawn(session.link().close());
         true
     }
 
@@ -466,6 +507,9 @@ impl Hub {
         let new = NewSession { id: request.session.clone(), cell: Some(cell), ..NewSession::default() };
         let session = self.create_session(access, new)?;
         self.must_store(&session)?;
+        if let Some(link) = session.follow(&route) {
+            self.tasks.spawn(link.close());
+        }
         let run = request.run.unwrap_or_else(draw_run);
         let by = Actor { principal: access.principal().clone(), surface: Text::from_static(request.surface) };
         let accepted = RunAccepted {
@@ -505,7 +549,7 @@ impl Hub {
         if let Some(key) = key {
             self.registry().keys.insert(key, run);
         }
-        let work = session.link.clone().run(input, port);
+        let work = session.link().run(input, port);
         self.tasks.spawn(driver::drive(session.clone(), run, work, self.tasks.clone(), self.handed_on.clone()));
         let mut settings = request.settings;
         if let Some(model) = model_to_set.filter(|model| !route.upstream.starts_with_model() && session.tells_model(model)) {

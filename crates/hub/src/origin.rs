@@ -5,6 +5,7 @@
 //! and so look same-origin, which [`names_this_machine`] sees through where nobody needs a token. Who sends no `Origin` is no page.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
@@ -23,10 +24,17 @@ pub enum Verdict {
 }
 
 /// The origins that pages may come from, and whether a token can make up for a foreign one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Origins<'a> {
-    allowed: &'a [String],
+    allowed: Allowed<'a>,
     tokens_count: bool,
+}
+
+/// The entries of the config: the surface's own, or those that all share and that may change.
+#[derive(Clone, Debug)]
+enum Allowed<'a> {
+    Own(&'a [String]),
+    Shared(Arc<Vec<String>>),
 }
 
 impl<'a> Origins<'a> {
@@ -34,7 +42,19 @@ impl<'a> Origins<'a> {
     /// one, so a token says nothing about who sent a page's request.
     #[must_use]
     pub fn new(allowed: &'a [String], tokens_count: bool) -> Self {
-        Self { allowed, tokens_count }
+        Self { allowed: Allowed::Own(allowed), tokens_count }
+    }
+
+    /// The same, of entries that are shared.
+    pub(crate) fn shared(allowed: Arc<Vec<String>>, tokens_count: bool) -> Self {
+        Self { allowed: Allowed::Shared(allowed), tokens_count }
+    }
+
+    fn allowed(&self) -> &[String] {
+        match &self.allowed {
+            Allowed::Own(allowed) => allowed,
+            Allowed::Shared(allowed) => allowed,
+        }
     }
 
     /// Whether a token says who sent a request.
@@ -50,11 +70,11 @@ impl<'a> Origins<'a> {
         let origin = origins.next()?.to_str().ok().filter(|_| origins.next().is_none());
         let Some(origin) = origin else { return Some(Verdict::Foreign) };
         let names = |entry: &String| if entry == "loopback" { is_loopback(origin) } else { entry.eq_ignore_ascii_case(origin) };
-        Some(if self.allowed.iter().any(names) {
+        Some(if self.allowed().iter().any(names) {
             Verdict::Known
         } else if is_own(origin, uri, headers) && (self.tokens_count || names_this_machine(uri, headers)) {
             Verdict::Own
-        } else if self.allowed.iter().any(|entry| entry == "*") {
+        } else if self.allowed().iter().any(|entry| entry == "*") {
             Verdict::Anyone
         } else {
             Verdict::Foreign

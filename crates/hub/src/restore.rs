@@ -33,15 +33,16 @@ impl Hub {
     pub fn restore(&self) -> Result<Restored, JournalError> {
         let mut restored = Restored::default();
         let mut unfinished = Vec::new();
+        let routes = self.routes();
         for stored in self.journal.stored()? {
-            let Some(route) = self.routes.of(&stored.birth.cell) else {
+            let Some(route) = routes.of(&stored.birth.cell) else {
                 restored.without_route += 1;
                 continue;
             };
             restored.sessions += 1;
             restored.runs += stored.runs.len();
             let is_unfinished = stored.runs.last().is_some_and(|run| run.ended_at.is_none());
-            let session = self.bring_back(stored, route.clone());
+            let session = self.bring_back(stored, route);
             if is_unfinished {
                 unfinished.push(session);
             }
@@ -57,7 +58,7 @@ impl Hub {
         Ok(restored)
     }
 
-    fn bring_back(&self, stored: Stored, route: crate::Route) -> Arc<Session> {
+    fn bring_back(&self, stored: Stored, route: &crate::Route) -> Arc<Session> {
         let Stored { key, birth, runs, log, .. } = stored;
         let (principal, id, cell) = (key.principal, key.session, birth.cell.clone());
         let mut registry = self.registry();
@@ -68,8 +69,8 @@ impl Hub {
             id: id.clone(),
             principal: principal.clone(),
             birth,
-            upstream: route.upstream,
-            conduct: route.conduct,
+            upstream: route.upstream.clone(),
+            conduct: route.conduct.clone(),
             link,
             log,
             stored: runs,
@@ -98,7 +99,7 @@ impl Hub {
             // What a client brought to start it is not kept, and nobody else's will do.
             Some(handle) if !matches!(*self.door().gate(), Gate::Passthrough) => {
                 let credential = RunCredential::Configured;
-                session.link.clone().take_up(Resumption { run, handle, frames, credential }, port)
+                session.link().take_up(Resumption { run, handle, frames, credential }, port)
             }
             _ => {
                 drop(port);
@@ -111,7 +112,7 @@ impl Hub {
     pub(crate) fn hands_on(&self, session: &Session) -> bool {
         session.durability() != Durability::Memory
             && !matches!(*self.door().gate(), Gate::Passthrough)
-            && session.link.takes_up()
+            && session.link().takes_up()
             && session.is_attached()
     }
 

@@ -53,18 +53,18 @@ impl Route {
 
 /// All routes, in the order of the config file.
 #[derive(Clone, Default)]
-pub struct Routes(Vec<Route>);
+pub struct Routes(Vec<Arc<Route>>);
 
 impl Routes {
     /// Takes the routes in order.
     #[must_use]
     pub fn new(routes: Vec<Route>) -> Self {
-        Self(routes)
+        Self(routes.into_iter().map(Arc::new).collect())
     }
 
     /// The route of a cell: its own, else the one for `*`.
     #[must_use]
-    pub fn of(&self, cell: &CellName) -> Option<&Route> {
+    pub fn of(&self, cell: &CellName) -> Option<&Arc<Route>> {
         self.0.iter().find(|route| route.cell == *cell).or_else(|| self.0.iter().find(|route| route.cell.as_str() == "*"))
     }
 
@@ -83,7 +83,7 @@ impl Routes {
 
     /// Every route, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Route> {
-        self.0.iter()
+        self.0.iter().map(|route| &**route)
     }
 }
 

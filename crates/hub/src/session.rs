@@ -5,6 +5,7 @@ mod deadlines;
 mod info;
 mod keeping;
 mod recall;
+mod serving;
 
 use std::any::TypeId;
 use std::collections::{HashMap, VecDeque};
@@ -30,6 +31,7 @@ use crate::upstream::{Command, Flow, Link, LinkError, RunPort, Upstream};
 use crate::warmth::Warmth;
 use crate::watchers::Watchers;
 use crate::{AskConfig, RunConfig};
+use serving::Serving;
 
 pub use commands::{AnswerError, Stopped};
 pub use info::{RunInfo, RunStatus, SessionInfo};
@@ -44,9 +46,7 @@ pub struct Session {
     id: SessionId,
     principal: Principal,
     birth: Birth,
-    upstream: Arc<dyn Upstream>,
-    conduct: Conduct,
-    pub(crate) link: Arc<dyn Link>,
+    serving: Serving,
     log: Arc<dyn Log>,
     pub(crate) timers: Timers,
     telemetry: Arc<Telemetry>,
@@ -133,7 +133,7 @@ struct Run {
 impl Session {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let Parts { id, principal, birth, upstream, conduct, link, log, stored, timers, telemetry, warmth, active } = parts;
-        let conduct = Conduct { policies: Arc::new(conduct.policies.of(&birth.cell)), ..conduct };
+        let serving = Serving::new(upstream, link, &conduct, &birth.cell);
         let kept: VecDeque<Kept> = stored.iter().map(Kept::from).collect();
         let state = State {
             is_unread: !kept.is_empty() || !log.is_empty(),
@@ -160,9 +160,7 @@ impl Session {
             id,
             principal,
             birth,
-            upstream,
-            conduct,
-            link,
+            serving,
             log,
             timers,
             telemetry,
@@ -248,15 +246,15 @@ impl Session {
         records
     }
 
-    pub(crate) fn explainer(&self) -> Box<dyn ExplainReader> {
-        self.upstream.explainer()
+    pub(crate) fn explainer(&self, run: RunId) -> Box<dyn ExplainReader> {
+        self.serving.upstream_of(run).explainer()
     }
 
     /// What a record means, given the reader of the run so far.
     fn read(&self, reader: &mut Option<Box<dyn Reader>>, record: &Record, events: &mut Vec<Event>) {
         events.clear();
-        if let Body::Fact(Fact::RunAccepted(_)) = record.body {
-            *reader = Some(self.upstream.reader());
+        if let Body::Fact(Fact::RunAccepted(accepted)) = &record.body {
+            *reader = Some(self.serving.upstream_of(accepted.run).reader());
         }
         if let Some(reader) = reader {
             reader.read(record, events);
@@ -432,11 +430,12 @@ impl Session {
     /// Decides about the ask that this frame raises, if nobody has to be asked.
     fn decide(&self, state: &mut State, frame: &Text) {
         let Some((run, headless)) = state.runs.last().map(|run| (run.info.run, run.headless)) else { return };
-        if !headless && self.conduct.policies.is_empty() {
+        let conduct = self.serving.conduct();
+        if !headless && conduct.policies.is_empty() {
             return;
         }
-        let Some(ask) = self.upstream.ask_in(frame).filter(|ask| !state.asks.knows(&ask.id, run)) else { return };
-        let policies = &self.conduct.policies;
+        let Some(ask) = self.serving.upstream().ask_in(frame).filter(|ask| !state.asks.knows(&ask.id, run)) else { return };
+        let policies = &conduct.policies;
         let decided = if headless { Some(policies.decide_without_people(&ask)) } else { policies.decide(&ask) };
         let Some(decided) = decided else { return };
         state.asks.decide(&ask, run, &decided, now().max(state.last_at));
@@ -495,8 +494,8 @@ impl Session {
 
     /// How its runs go about people.
     #[must_use]
-    pub fn conduct(&self) -> &Conduct {
-        &self.conduct
+    pub fn conduct(&self) -> Arc<Conduct> {
+        self.serving.conduct()
     }
 
     /// How many runs wait for their turn.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::action::{Action, ActionError, ActionFuture, Control};
 use crate::channel::ChannelFuture;
 use crate::session::Session;
-use crate::{RunCredential, Wire};
+use crate::{RunCredential, Secret, Wire};
 
 /// One agent server.
 pub trait Upstream: Send + Sync + 'static {
@@ -48,6 +48,12 @@ pub trait Upstream: Send + Sync + 'static {
 
     /// The link of a new session. Nothing is dialled before the first run.
     fn open(&self, session: &SessionSeed) -> Arc<dyn Link>;
+
+    /// Takes another credential in the place of its own, for every request from now on. `false` if it cannot.
+    fn replace_credential(&self, credential: Option<Secret>) -> bool {
+        let _ = credential;
+        false
+    }
 
     /// Whether it has a coding channel.
     fn has_coding_channel(&self) -> bool {

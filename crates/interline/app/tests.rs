@@ -29,7 +29,7 @@ const PATHS: [&str; 12] = [
 async fn start(more: &str) -> App {
     let checked = from_layers(&[Layer::file("interline.toml", format!("{OPEN}{more}"))]).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    App::start(checked, listener, Router::new().route("/", axum::routing::get(async || "home"))).unwrap()
+    App::start(checked, listener, Router::new().route("/", axum::routing::get(async || "home")), None).unwrap()
 }
 
 /// Status and the whole answer, its head in lower case.
@@ -172,7 +172,7 @@ async fn no_number_makes_anything_panic() {
             let text = format!("{OPEN}[{section}]\n{key} = {value}\n");
             let Ok(checked) = from_layers(&[Layer::file("interline.toml", text)]) else { continue };
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let mut app = App::start(checked, listener, Router::new()).unwrap();
+            let mut app = App::start(checked, listener, Router::new(), None).unwrap();
             try_everything(app.address()).await;
             let alive = timeout(Duration::from_millis(1), app.deaf()).await.is_err();
             assert!(alive && PANICS.load(std::sync::atomic::Ordering::Relaxed) == 0, "{section}.{key} = {value}");

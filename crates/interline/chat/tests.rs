@@ -29,7 +29,7 @@ async fn stand() -> Stand {
     tokio::spawn(simulator.serve(agents, stop.clone()));
     let checked = config::from_layers(&[Layer::file("demo", settings)]).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let app = App::start(checked, listener, axum::Router::new()).unwrap();
+    let app = App::start(checked, listener, axum::Router::new(), None).unwrap();
     Stand { base: format!("http://{}", app.address()), _app: app, _stop: stop.drop_guard() }
 }
 

@@ -4,14 +4,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use interline_hub::{
-    Conduct, Decision, Durability, Gate, Network, OnBusy, Policies, Policy, Route, Routes, SecretHash, Token, TokenSecret, Unwatched,
-    Upstream,
+    Conduct, Decision, Durability, Gate, Network, OnBusy, Policies, Policy, Route, Routes, Secret, SecretHash, Token, TokenSecret,
+    Unwatched, Upstream,
 };
 use interline_model::CellName;
 use interline_upstream_native::{ConfigError, Kind, Mode};
 
 use super::layers::Places;
-use super::{AuthMode, BusyPolicy, Config, DurabilityName, Expiry, PolicyDecision, Problem, Problems, RouteConfig, TokenConfig, bounds};
+use super::{
+    AuthMode, BusyPolicy, Config, DurabilityName, Expiry, PolicyDecision, Problem, Problems, RouteConfig, TokenConfig, UpstreamSection,
+    bounds,
+};
 use crate::admin::Target;
 use crate::{logging, surfaces, upstreams};
 
@@ -22,8 +25,44 @@ pub(crate) struct Checked {
     pub(crate) routes: Routes,
     /// Where the upstreams are, for readiness.
     pub(crate) targets: Vec<Target>,
+    /// The upstreams, for the next reload.
+    pub(crate) upstreams: Vec<Built>,
     /// What may well be a mistake, though it holds.
     pub(crate) warnings: Vec<Problem>,
+}
+
+/// An upstream, and what it was made of.
+pub(crate) struct Built {
+    section: UpstreamSection,
+    credential: Option<Secret>,
+    upstream: Arc<dyn Upstream>,
+    /// It was there before, with another credential.
+    renewed: bool,
+}
+
+impl Built {
+    /// Whether it is the one from before with another credential.
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.renewed
+    }
+
+    /// Hands the upstream from before its new credential, if it has one.
+    pub(crate) fn renew(&self) {
+        if self.renewed {
+            self.upstream.replace_credential(self.credential.clone());
+        }
+    }
+
+    /// The one from before in its place, where nothing but the credential differs.
+    fn or_kept(mut self, before: &[Self]) -> Self {
+        let bare = |section: &UpstreamSection| UpstreamSection { credential: None, ..section.clone() };
+        if let Some(old) = before.iter().find(|old| bare(&old.section) == bare(&self.section)) {
+            let exposed = |built: &Self| built.credential.as_ref().map(|secret| secret.expose().to_owned());
+            self.upstream = old.upstream.clone();
+            self.renewed = exposed(old) != exposed(&self);
+        }
+        self
+    }
 }
 
 struct Findings<'a> {
@@ -44,12 +83,17 @@ impl Findings<'_> {
     }
 }
 
-/// Checks a config; `problems` are those that reading it has found.
-pub(crate) fn check(mut config: Config, places: &Places, problems: Vec<Problem>) -> Result<Checked, Problems> {
+/// Checks a config; `problems` are those that reading it has found. `before` is what a running program has: its config and upstreams.
+pub(crate) fn check(
+    mut config: Config,
+    places: &Places,
+    problems: Vec<Problem>,
+    before: Option<(&Config, &[Built])>,
+) -> Result<Checked, Problems> {
     let mut found = Findings { places, problems, warnings: Vec::new() };
     server(&config, &mut found);
     let gate = gate(&config, &mut found);
-    let (upstreams, targets) = upstreams(&config, &mut found);
+    let (upstreams, targets) = upstreams(&config, before, &mut found);
     let routes = routes(&config, &upstreams, &mut found);
     for (number, origin) in config.cors.origins.iter().enumerate() {
         if let Err(why) = origin_is_sound(origin) {
@@ -64,7 +108,8 @@ pub(crate) fn check(mut config: Config, places: &Places, problems: Vec<Problem>)
     }
     let warnings = found.warnings;
     config.share();
-    Ok(Checked { config, gate, routes, targets, warnings })
+    let upstreams = upstreams.into_iter().filter_map(|(_, built)| built).collect();
+    Ok(Checked { config, gate, routes, targets, upstreams, warnings })
 }
 
 fn server(config: &Config, found: &mut Findings<'_>) {
@@ -168,9 +213,12 @@ fn now() -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-type Named = Vec<(String, Option<Arc<dyn Upstream>>)>;
+type Named = Vec<(String, Option<Built>)>;
 
-fn upstreams(config: &Config, found: &mut Findings<'_>) -> (Named, Vec<Target>) {
+fn upstreams(config: &Config, before: Option<(&Config, &[Built])>, found: &mut Findings<'_>) -> (Named, Vec<Target>) {
+    // `[link]` is no live key: what is built later gets the one that the others have.
+    let link = before.map_or(&config.link, |(before, _)| &before.link);
+    let before = before.map_or(&[][..], |(_, built)| built);
     let mut upstreams = Named::new();
     let mut targets = Vec::new();
     if config.upstream.is_empty() {
@@ -183,8 +231,11 @@ fn upstreams(config: &Config, found: &mut Findings<'_>) -> (Named, Vec<Target>) 
         }
         let credential = section.credential.as_ref().map(super::SecretSource::fetch).transpose();
         let built = match credential {
-            Ok(credential) => match upstreams::build(section.resolved(credential), &config.link) {
-                Ok(upstream) => Some(upstream),
+            Ok(credential) => match upstreams::build(section.resolved(credential.clone()), link) {
+                Ok(upstream) => {
+                    let built = Built { section: section.clone(), credential, upstream, renewed: false };
+                    Some(built.or_kept(before))
+                }
                 Err(error) => {
                     let name = match &error {
                         ConfigError::Url { .. } => "url",
@@ -249,10 +300,10 @@ fn routes(config: &Config, upstreams: &Named, found: &mut Findings<'_>) -> Route
             );
         }
         match upstreams.iter().find(|(name, _)| *name == section.upstream) {
-            Some((_, Some(upstream))) => {
+            Some((_, Some(built))) => {
                 routes.push(Route {
                     cell: CellName::from(section.cell.as_str()),
-                    upstream: upstream.clone(),
+                    upstream: built.upstream.clone(),
                     models: section.model.clone(),
                     conduct: conduct(section, &policies),
                     durability,

@@ -18,13 +18,14 @@ const SLOWEST: u64 = 32 * 1024;
 pub(super) struct Bodies {
     held: AtomicUsize,
     limit: usize,
-    stall: Duration,
 }
 
 /// What one request holds of it; given back when it is answered and its body is gone.
 pub(super) struct Hold {
     bodies: Arc<Bodies>,
     bytes: AtomicUsize,
+    /// How long it may stand still.
+    stall: Duration,
 }
 
 /// Why a body is not read to its end.
@@ -39,12 +40,12 @@ pub(super) enum BodyError {
 }
 
 impl Bodies {
-    pub(super) fn new(limit: usize, stall: Duration) -> Arc<Self> {
-        Arc::new(Self { held: AtomicUsize::new(0), limit, stall })
+    pub(super) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { held: AtomicUsize::new(0), limit })
     }
 
-    pub(super) fn hold(self: &Arc<Self>) -> Arc<Hold> {
-        Arc::new(Hold { bodies: self.clone(), bytes: AtomicUsize::new(0) })
+    pub(super) fn hold(self: &Arc<Self>, stall: Duration) -> Arc<Hold> {
+        Arc::new(Hold { bodies: self.clone(), bytes: AtomicUsize::new(0), stall })
     }
 }
 
@@ -97,7 +98,7 @@ impl Body for HeldBody {
             return Poll::Ready(Some(if self.hold.take(bytes) { Ok(frame) } else { Err(BodyError::Full) }));
         }
         if std::mem::take(&mut self.moved) {
-            let stall = self.hold.bodies.stall;
+            let stall = self.hold.stall;
             let slowest = self.began + stall + Duration::from_secs(self.received / SLOWEST);
             let until = slowest.min(Instant::now() + stall);
             self.patience.as_mut().reset(until);

@@ -31,7 +31,7 @@ async fn stand(config: ServerConfig) -> Stand {
         }
     };
     let router = Router::new().route("/", get(async || "hello").post(swallow)).route("/endless", get(endless)).route("/flood", get(flood));
-    let server = tokio::spawn(serve(listener, router, config, telemetry.clone(), closing.clone()));
+    let server = tokio::spawn(serve(listener, router, Arc::new(ArcSwap::from_pointee(config)), telemetry.clone(), closing.clone()));
     Stand { address, telemetry, closing, server }
 }
 

@@ -83,8 +83,11 @@ impl Caller {
     /// The cell of the path, if it is there and the client may use it.
     pub(crate) fn cell(&self, shell: &Shell) -> Result<CellName, Refusal> {
         let cell = CellName::from(self.path("cell").to_owned());
-        shell.hub.route(&self.access, &cell)?;
-        Ok(cell)
+        match shell.hub.route(&self.access, &cell) {
+            // No route leads there any more: what was said there stays readable.
+            Err(error) if !shell.hub.has_sessions(&self.access, &cell) => Err(error.into()),
+            _ => Ok(cell),
+        }
     }
 
     /// The run of the path and its session. Somebody else's, or another cell's, does not exist.

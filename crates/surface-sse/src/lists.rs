@@ -200,14 +200,15 @@ pub(crate) fn raw(text: String) -> Response {
 
 /// `GET /cells`: those that have a name; a route for `*` serves any other.
 pub(crate) async fn cells(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
-    let named = shell.hub.routes().iter().filter(|route| route.cell.as_str() != "*" && caller.access.allows(&route.cell));
+    let routes = shell.hub.routes();
+    let named = routes.iter().filter(|route| route.cell.as_str() != "*" && caller.access.allows(&route.cell));
     Ok(json(&CellPage { cells: named.map(|route| cell_object(&route.cell, route)).collect() }).into_response())
 }
 
 /// `GET /cells/{cell}`.
 pub(crate) async fn cell(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
     let cell = caller.cell(&shell)?;
-    Ok(json(&cell_object(&cell, shell.hub.route(&caller.access, &cell)?)).into_response())
+    Ok(json(&cell_object(&cell, &*shell.hub.route(&caller.access, &cell)?)).into_response())
 }
 
 fn cell_object(cell: &CellName, route: &Route) -> CellObject {

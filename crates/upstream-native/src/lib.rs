@@ -32,7 +32,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use interline_hub::{Action, ActionError, ChannelFuture, Link, RunCredential, SessionSeed, Upstream, Wire};
+use interline_hub::{Action, ActionError, ChannelFuture, Link, RunCredential, Secret, SessionSeed, Upstream, Wire};
 use interline_model::{Ask, ExplainReader, Reader, Text};
 use interline_native::{NativeExplainer, NativeReader, Settings};
 
@@ -84,6 +84,11 @@ impl Upstream for NativeUpstream {
             Kind::Cloud => Arc::new(CloudLink::new(self.0.clone(), session)),
             Kind::Bridge => Arc::new(BridgeLink::new(self.0.clone())),
         }
+    }
+
+    fn replace_credential(&self, credential: Option<Secret>) -> bool {
+        self.0.replace_credential(credential);
+        true
     }
 
     fn starts_with_model(&self) -> bool {

@@ -1,6 +1,6 @@
 //! One upstream as its links see it: its config, and the ways to reach it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::Method;
 use interline_hub::{LinkError, RunCredential, Secret};
@@ -19,6 +19,8 @@ pub(crate) struct Server {
     pub(crate) link: LinkConfig,
     pub(crate) origin: Origin,
     pub(crate) dialer: Dialer,
+    /// The configured one, which may be replaced.
+    credential: Mutex<Option<Secret>>,
     http: HttpClient,
 }
 
@@ -50,17 +52,23 @@ impl Server {
         };
         let http = HttpClient::new(tls.clone(), &link);
         let dialer = Dialer::new(Arc::new(tls), &link, largest);
-        Ok(Self { config, link, origin, dialer, http })
+        let credential = Mutex::new(config.credential.clone());
+        Ok(Self { config, link, origin, dialer, credential, http })
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.config.name
     }
 
+    /// Takes another credential in the place of the configured one.
+    pub(crate) fn replace_credential(&self, credential: Option<Secret>) {
+        *self.credential.lock().unwrap_or_else(PoisonError::into_inner) = credential;
+    }
+
     /// The bearer for a client's run or action: its own in `passthrough`, else the configured one.
     pub(crate) fn credential(&self, of: &RunCredential) -> Option<Secret> {
         match of {
-            RunCredential::Configured => self.config.credential.clone(),
+            RunCredential::Configured => self.credential.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             RunCredential::Client(bearer) => bearer.clone(),
         }
     }

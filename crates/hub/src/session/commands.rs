@@ -53,7 +53,7 @@ impl Session {
         let mut state = self.state();
         let active = state.active().map(|run| run.info.run);
         if let (Some(asked), Some(input)) = (state.asks.get(ask), answer.input())
-            && let Some(rule) = self.conduct.policies.refuses(&asked, &input)
+            && let Some(rule) = self.serving.conduct().policies.refuses(&asked, &input)
         {
             return Err(AnswerError::Forbidden { rule });
         }
@@ -117,14 +117,14 @@ impl Session {
     /// When the upstream cannot do it, or did not, or it is not the time for it.
     pub async fn act(&self, action: Action, credential: RunCredential) -> Result<Json, ActionError> {
         let active = self.active_run();
-        if self.upstream.wire(&action).is_some() {
+        if self.serving.upstream().wire(&action).is_some() {
             return self.say(active.ok_or(ActionError::Idle)?, &action).await;
         }
         if active.is_some() && matches!(action, Action::Compact) {
             return Err(ActionError::Busy);
         }
         let compacts = matches!(action, Action::Compact);
-        let reply = self.link.clone().act(action, credential).await?;
+        let reply = self.link().act(action, credential).await?;
         if compacts {
             self.append(&mut self.state(), Body::Fact(Fact::Compacted));
         }
@@ -136,7 +136,7 @@ impl Session {
         let Action::SetPermissionMode(mode) = action else { return Ok(()) };
         match &**mode {
             "default" | "plan" | "dontAsk" => Ok(()),
-            "acceptEdits" if self.conduct.policies.is_empty() => Ok(()),
+            "acceptEdits" if self.serving.conduct().policies.is_empty() => Ok(()),
             "acceptEdits" => {
                 Err(ActionError::Forbidden("policies decide about tools here, and in this mode some would not be asked about"))
             }
@@ -149,7 +149,7 @@ impl Session {
     pub(crate) async fn say(&self, run: RunId, action: &Action) -> Result<Json, ActionError> {
         self.permit(action)?;
         let unsupported = || ActionError::Unsupported(format!("this agent server cannot {}", action.what()));
-        let wire = self.upstream.wire(action).ok_or_else(unsupported)?;
+        let wire = self.serving.upstream().wire(action).ok_or_else(unsupported)?;
         let send = |command| {
             let state = self.state();
             let sent = state.active().is_some_and(|active| active.info.run == run && active.commands.send(command).is_ok());

@@ -12,7 +12,7 @@ use crate::upstream::Command;
 impl Session {
     /// When the run that goes on is to be stopped because nobody watches it, if nobody does. Looked at again at that time at the latest.
     fn stop_unwatched_at(&self, state: &State) -> Option<Millis> {
-        let Unwatched::StopAfter(limit) = self.conduct.unwatched else { return None };
+        let Unwatched::StopAfter(limit) = self.serving.conduct().unwatched else { return None };
         let run = state.active().filter(|run| run.stop_at.is_none())?;
         let limit = Millis::try_from(limit.as_millis()).unwrap_or(Millis::MAX);
         let since = match self.watchers.nobody_since() {

@@ -68,7 +68,7 @@ impl Session {
     fn recall_frame(&self, state: &mut State, at: Millis, text: &Text, events: &[Event]) {
         state.recalled.unheard.clear();
         if !state.recalled.decided.is_empty()
-            && let Some(ask) = self.upstream.ask_in(text)
+            && let Some(ask) = self.serving.upstream().ask_in(text)
             && let Some(run) = state.runs.last()
         {
             let run = run.info.run;
