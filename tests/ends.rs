@@ -285,6 +285,13 @@ async fn stay(base: String, number: u64, mut socket: Socket, begun: Instant) -> 
     }
 }
 
+/// How far apart the tenth and the ninetieth of a hundred are.
+fn width(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
+    at(90).saturating_sub(at(10))
+}
+
 /// The 50th and the 99th of a hundred, and the most that fall into one of the buckets of `width`.
 fn spread(mut times: Vec<Duration>, width: Duration) -> (Duration, Duration, usize) {
     times.sort_unstable();
@@ -406,9 +413,9 @@ async fn case_d14_two_thousand_clients_lose_nothing_and_come_back_one_after_the_
     );
     let recovered = times.iter().chain(&came).max().copied().unwrap_or_default();
     println!("  everybody is back {:?} after the next process came up", recovered.saturating_sub(up));
-    // In 2,000 ms each hundredth has a twentieth; three times as much would be no spread.
-    assert!(closes.2 < sockets / 5 && away.2 < natives / 5, "they were closed as a crowd");
-    assert!(sse.2 < streams / 5, "they came back as a crowd");
+    // Of 2,000 ms eight tenths are 1,600. A machine that pauses lets some be seen together that were apart, so half of it must do.
+    let widths = [width(went), width(native), width(times.clone()), width(came.clone())];
+    assert!(widths.iter().all(|width| *width >= Duration::from_millis(800)), "closed, or back, as a crowd: {widths:?}");
     assert!(recovered.saturating_sub(up) < Duration::from_secs(20));
     drop(again);
 }
