@@ -524,13 +524,8 @@ impl Hub {
         };
         let model = route.upstream_model(request.model.as_deref());
         let model_to_set = model.clone();
-        let input = RunInput {
-            run,
-            model,
-            input: request.input,
-            system_prompt: request.system_prompt,
-            credential: access.credential().clone(),
-        };
+        let input =
+            RunInput { run, model, input: request.input, system_prompt: request.system_prompt, credential: access.credential().clone() };
         // Known before it begins, so that whoever reads its first event can ask for it at once.
         self.registry().runs.insert(run, session.clone());
         let port = match session.begin(accepted, key.as_ref().map(IdempotencyKey::tag)) {

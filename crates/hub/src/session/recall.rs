@@ -42,7 +42,7 @@ impl Session {
         }
         state.asks.recalled();
         if let Some((handle, frames)) = state.attached.take() {
-            self.link.recalled(&handle, &frames);
+            self.link().recalled(&handle, &frames);
         }
     }
 
@@ -79,7 +79,7 @@ impl Session {
                 }
             }
         }
-        if self.link.takes_up()
+        if self.link().takes_up()
             && let Some((_, frames)) = &mut state.attached
         {
             frames.push(text.clone());
