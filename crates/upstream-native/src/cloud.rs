@@ -339,7 +339,7 @@ impl CloudRun<'_> {
                             if since.elapsed() > self.server.link.liveness() {
                                 self.backoff.reset();
                             }
-                            if incoming.is_normal_close() && self.fetch_result(port, None).await == Fetched::Delivered {
+                            if incoming.is_normal_close() && self.fetch_result(port, None, Stream::Whole).await == Fetched::Delivered {
                                 return Ok(());
                             }
                             incoming.to_string()
@@ -361,7 +361,7 @@ impl CloudRun<'_> {
             }
             tracing::info!(upstream = self.server.name(), session = %self.session, %why, "connection lost");
             let Some(pause) = self.backoff.failed(chance()) else {
-                return match self.fetch_result(port, None).await {
+                return match self.fetch_result(port, None, Stream::Gone).await {
                     Fetched::Delivered => Ok(()),
                     Fetched::NotYet | Fetched::Never => Err(self.gone(&why)),
                 };
@@ -562,7 +562,7 @@ impl CloudRun<'_> {
     /// The stream is no more: the run ends with its final result, or without an end.
     async fn final_result(mut self, port: &mut RunPort, url: Option<&str>) -> Result<(), LinkError> {
         loop {
-            match self.fetch_result(port, url).await {
+            match self.fetch_result(port, url, Stream::Gone).await {
                 Fetched::Delivered => return Ok(()),
                 Fetched::Never => return Err(self.gone(&"its stream is over, and it has no result to fetch")),
                 // It goes on where nobody can see it: what it comes to is worth some waiting.
@@ -576,7 +576,7 @@ impl CloudRun<'_> {
     }
 
     /// Fetches the final result, first from where the server said it is.
-    async fn fetch_result(&mut self, port: &RunPort, url: Option<&str>) -> Fetched {
+    async fn fetch_result(&mut self, port: &RunPort, url: Option<&str>, stream: Stream) -> Fetched {
         if !self.server.link.result_fetch {
             return Fetched::Never;
         }
@@ -587,8 +587,8 @@ impl CloudRun<'_> {
             match self.server.get(uri, self.credential.as_ref()).await {
                 Ok(reply) if reply.status.is_success() => {
                     if let Some(frame) = result_frame(&reply.body) {
-                        if self.lost {
-                            self.missed(port, "its stream was over, and only its result was to be had");
+                        if stream == Stream::Gone {
+                            self.missed(port, "only its result was to be had");
                         }
                         // Whether it ends the run is the reader's to say; nothing more will come in any case.
                         let _ = port.deliver(frame);
@@ -623,6 +623,15 @@ impl CloudRun<'_> {
         let message = format!("upstream {name} accepted the run, and its stream could not be opened: {why}; try again");
         LinkError::Refused { kind: FailureKind::EngineNotReady, message }
     }
+}
+
+/// What is known of the frames before a result that is fetched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    /// The server ended their stream in good order.
+    Whole,
+    /// It had no stream of them any more.
+    Gone,
 }
 
 /// What became of fetching a result.

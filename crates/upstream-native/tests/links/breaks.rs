@@ -49,7 +49,7 @@ async fn what_was_sent_meanwhile_is_had_wherever_the_server_keeps_it() {
     }
 }
 
-/// Why the cursor is on unless somebody switches it off: then the gap is logged, and lost.
+/// Why the cursor is on unless somebody switches it off: then the gap is lost, and said to be.
 #[tokio::test]
 async fn without_the_cursor_a_server_that_only_streams_live_keeps_the_gap_to_itself() {
     let link = LinkConfig { cursor: false, ..fast() };
@@ -57,6 +57,7 @@ async fn without_the_cursor_a_server_that_only_streams_live_keeps_the_gap_to_its
     let lines = world.start("fault gap 6").lines().await;
     let expected: String = (0..6).chain(11..21).map(counted_text).collect();
     assert_eq!(text_of(&lines), expected);
+    assert!(lines.contains(&Line::Missed), "clients are told: {lines:?}");
 }
 
 #[tokio::test]

@@ -79,7 +79,7 @@ impl Site {
             JournalConfig { path: self.folder.join("journal").to_str().unwrap().to_owned(), flush_ms: 5, ..JournalConfig::default() };
         let runtime = runtime();
         let lived = runtime.block_on(async {
-            let journal = Arc::new(Forgetful { disk: Durable::start(&keeping).unwrap(), memory: Memory::default(), frames });
+            let journal = Arc::new(Forgetful { disk: opened(&keeping).await, memory: Memory::default(), frames });
             let upstream = UpstreamConfig {
                 mode: self.mode,
                 environment_id: (self.mode == Mode::Agent).then(|| "11111111-1111-4111-8111-111111111111".to_owned()),
@@ -93,6 +93,17 @@ impl Site {
         runtime.shutdown_timeout(Duration::from_secs(5));
         lived
     }
+}
+
+/// The file, as soon as the life before has let go of it: the last of its threads may still be about to.
+async fn opened(keeping: &JournalConfig) -> Durable {
+    for _ in 0..500 {
+        match Durable::start(keeping) {
+            Err(JournalError::InUse { .. }) => tokio::time::sleep(Duration::from_millis(10)).await,
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the journal stays in use");
 }
 
 /// Everything gets to the disk.

@@ -9,6 +9,7 @@ mod cloud;
 mod coding;
 mod faults;
 mod lives;
+mod matrix;
 mod overdue;
 mod repeats;
 mod rude;

@@ -30,7 +30,7 @@ pub(crate) enum Do {
 }
 
 /// What it does with a socket.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) enum Step {
     Text(String),
     Binary(Vec<u8>),
@@ -47,6 +47,8 @@ pub(crate) enum Step {
     Wait(u64),
     Close(u16),
     Reset,
+    /// TCP ends in good order, and the WebSocket without a word.
+    Fin,
     /// Neither sends nor pings, nor answers pings.
     Silence,
 }
@@ -188,6 +190,7 @@ async fn play(stream: TcpStream, steps: Vec<Step>, seen: &Seen) -> Option<()> {
                 socket.get_ref().set_zero_linger().ok()?;
                 return None;
             }
+            Step::Fin => return None,
             Step::Silence => std::future::pending().await,
         }
     }
