@@ -19,6 +19,7 @@ use crate::closing::Closing;
 use crate::conduct::OnBusy;
 use crate::door::{Door, DoorConfig};
 use crate::driver;
+use crate::numbering::{Numbering, Numberings};
 use crate::origin::Origins;
 use crate::route::{Route, Routes};
 use crate::session::{NotBegun, Parts, Session, Timers, now};
@@ -43,6 +44,7 @@ pub struct Hub {
     pub(crate) handed_on: CancellationToken,
     pub(crate) warmth: Arc<Warmth>,
     pub(crate) keeping: JournalConfig,
+    pub(crate) numbering: Numberings,
     registry: Mutex<Registry>,
 }
 
@@ -194,6 +196,7 @@ impl Hub {
             journal,
             warmth: Arc::new(Warmth::new(JournalConfig::default().memory_bytes)),
             keeping: JournalConfig::default(),
+            numbering: Numberings::default(),
             timers: Timers { run, ask },
             telemetry: Arc::default(),
             tasks: TaskTracker::new(),
@@ -208,6 +211,11 @@ impl Hub {
     #[must_use]
     pub fn keeping(self, keeping: JournalConfig) -> Self {
         Self { warmth: Arc::new(Warmth::new(keeping.memory_bytes)), keeping, ..self }
+    }
+
+    /// Has sessions counted by this before their oldest runs are forgotten. Once, by the surface whose clients count whole sessions.
+    pub fn number_by(&self, begin: fn(Option<&Json>) -> Box<dyn Numbering>) {
+        self.numbering.set(begin);
     }
 
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
@@ -371,6 +379,7 @@ impl Hub {
             telemetry: self.telemetry.clone(),
             warmth: self.warmth.clone(),
             active: mine.active.clone(),
+            numbering: self.numbering.clone(),
         });
         mine.sessions.insert(id, session.clone());
         self.telemetry.sessions(1);

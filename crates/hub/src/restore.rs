@@ -78,6 +78,7 @@ impl Hub {
             telemetry: self.telemetry.clone(),
             warmth: self.warmth.clone(),
             active,
+            numbering: self.numbering.clone(),
         });
         for (run, tag) in tags {
             registry.runs.insert(run, session.clone());

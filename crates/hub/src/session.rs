@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::asks::Asks;
 use crate::conduct::Conduct;
 use crate::explaining::Explaining;
+use crate::numbering::Numberings;
 use crate::policy::Decided;
 use crate::projection::{Feed, Projection, Source};
 use crate::queue::{Place, Queue};
@@ -51,6 +52,7 @@ pub struct Session {
     pub(crate) timers: Timers,
     telemetry: Arc<Telemetry>,
     warmth: Arc<Warmth>,
+    numbering: Numberings,
     /// Runs of the owner that go on, over all sessions.
     active: Arc<AtomicUsize>,
     /// Rings when a deadline came nearer.
@@ -77,6 +79,7 @@ pub(crate) struct Parts {
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) warmth: Arc<Warmth>,
     pub(crate) active: Arc<AtomicUsize>,
+    pub(crate) numbering: Numberings,
 }
 
 /// The two sections of the config that a session obeys.
@@ -106,6 +109,8 @@ struct State {
     told_model: Option<Text>,
     /// While the log is read: the handle that the upstream last took a run under, and the messages since.
     attached: Option<(Json, Vec<Text>)>,
+    /// Up to which numbers what is no longer kept was counted.
+    numbers: Option<Json>,
     /// Records that were shown and could not be stored; stored before the next one.
     owed: VecDeque<(Record, Mark)>,
     /// What the journal keeps beside the run that begins.
@@ -132,7 +137,7 @@ struct Run {
 
 impl Session {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
-        let Parts { id, principal, birth, upstream, conduct, link, log, stored, timers, telemetry, warmth, active } = parts;
+        let Parts { id, principal, birth, upstream, conduct, link, log, stored, timers, telemetry, warmth, active, numbering } = parts;
         let serving = Serving::new(upstream, link, &conduct, &birth.cell);
         let kept: VecDeque<Kept> = stored.iter().map(Kept::from).collect();
         let state = State {
@@ -150,6 +155,7 @@ impl Session {
             model: birth.model.clone(),
             told_model: None,
             attached: None,
+            numbers: None,
             owed: VecDeque::new(),
             tag: None,
             recalled: Recalled::default(),
@@ -165,6 +171,7 @@ impl Session {
             timers,
             telemetry,
             warmth,
+            numbering,
             active,
             alarm: Notify::new(),
             watchers: Watchers::new(now()),
@@ -271,7 +278,9 @@ impl Session {
     /// Appends a record and lets everybody see what it means, unless it has to be on the disk first and cannot be.
     fn try_append(&self, state: &mut State, body: Body) -> Result<(), Box<Refused>> {
         self.warm_feeds(state);
-        let at = now().max(state.last_at);
+        // What is let go of is no sign of life.
+        let is_sign = !matches!(body, Body::Fact(Fact::Shortened { .. }));
+        let at = if is_sign { now().max(state.last_at) } else { state.last_at };
         state.last_at = at;
         let record = Record { at, body };
         let mut events = std::mem::take(&mut state.events);

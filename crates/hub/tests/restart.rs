@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use interline_hub::{Access, AskConfig, Conduct, Durability, Filter, Hub, Restored, RunConfig, RunStatus, Session, StartRun};
+use interline_hub::{Access, AskConfig, Conduct, Durability, Filter, Hub, Numbering, Restored, RunConfig, RunStatus, Session, StartRun};
 use interline_journal::{Durable, Journal, JournalConfig};
-use interline_model::{Answer, RunId, Text};
+use interline_model::{Answer, Body, Event, Json, Record, RunId, Text};
 use scripted::{Lines, hub_on, lines, me, request};
 
 /// A folder that goes away with the test.
@@ -36,11 +36,31 @@ fn process<R>(folder: &Folder, config: &Settings, life: impl AsyncFnOnce(Arc<Hub
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let lived = runtime.block_on(async {
         let (hub, access) = hub_in(&folder.0, config);
+        hub.number_by(Frames::begin);
         let restored = hub.restore().unwrap();
         life(hub, access, restored).await
     });
     runtime.shutdown_timeout(Duration::from_secs(5));
     lived
+}
+
+/// Counts frames.
+struct Frames(u64);
+
+impl Frames {
+    fn begin(base: Option<&Json>) -> Box<dyn Numbering> {
+        Box::new(Self(base.map_or(0, |base| base.as_str().parse().unwrap())))
+    }
+}
+
+impl Numbering for Frames {
+    fn count(&mut self, record: &Record, _: &[Event]) {
+        self.0 += u64::from(matches!(record.body, Body::Frame(_)));
+    }
+
+    fn numbers(&self) -> Json {
+        Json::from_value(&serde_json::json!(self.0))
+    }
 }
 
 struct Settings {
@@ -257,6 +277,8 @@ fn whole_runs_are_forgotten_by_number_age_and_size_the_oldest_first() {
             }
             assert_eq!(session.runs().len(), left, "{name}");
             assert!(session.has_forgotten(runs[0]) && session.is_shortened());
+            // Two frames a run.
+            assert_eq!(session.numbers().unwrap().as_str(), (2 * (4 - left)).to_string());
             for (n, run) in runs.iter().enumerate().skip(4 - left) {
                 assert_eq!(lines(&session, *run).await, ["start".to_owned(), format!("n{n}"), "over".to_owned()]);
             }
@@ -268,6 +290,7 @@ fn whole_runs_are_forgotten_by_number_age_and_size_the_oldest_first() {
             assert!(hub.run(&access, runs[0]).is_none());
             let back = hub.session(&access, &session).unwrap();
             assert_eq!(back.runs().len(), left);
+            assert_eq!(back.numbers().unwrap().as_str(), (2 * (4 - left)).to_string());
             if left > 0 {
                 assert_eq!(whole(&hub, &access, runs[3]).await, ["start", "n3", "over"]);
             }

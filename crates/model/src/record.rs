@@ -95,6 +95,11 @@ pub enum Fact {
     EndForced(ForcedEnd),
     /// The session's context was compacted because somebody wanted it, while no run went on: no frame says so.
     Compacted,
+    /// The session's oldest runs are no longer kept.
+    Shortened {
+        /// Up to which numbers what is gone was counted, as the surface that counts a whole session says it.
+        numbers: Json,
+    },
     /// The session got a title.
     Titled {
         /// The title.
@@ -119,6 +124,7 @@ impl Fact {
             Self::LinkBack => "fact/link_back",
             Self::EndForced(_) => "fact/end_forced",
             Self::Compacted => "fact/compacted",
+            Self::Shortened { .. } => "fact/shortened",
             Self::Titled { .. } => "fact/titled",
         }
     }

@@ -142,7 +142,7 @@ impl Run {
             Fact::StopRequested { .. } => self.stop_requested = true,
             Fact::EndForced(end) => return Some(ends::forced(end, self.stop_requested, self.kept.take())),
             Fact::Titled { title } => events.extend(session::title(Some(title.clone())).map(Event::root)),
-            Fact::RunAccepted(_) | Fact::Compacted | Fact::Attached { .. } | Fact::LinkLost | Fact::LinkBack => {}
+            Fact::RunAccepted(_) | Fact::Compacted | Fact::Attached { .. } | Fact::Shortened { .. } | Fact::LinkLost | Fact::LinkBack => {}
         }
         None
     }

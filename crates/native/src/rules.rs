@@ -330,6 +330,7 @@ pub fn fact_means(fact: &Fact) -> &'static [Means] {
         | Fact::StopRequested { .. }
         | Fact::Compacted
         | Fact::Attached { .. }
+        | Fact::Shortened { .. }
         | Fact::LinkLost
         | Fact::LinkBack => &[],
     }

@@ -14,6 +14,7 @@
 //! | `connects` | which runs had their first connect |
 //! | `replies` | the answers' shapes |
 
+mod base;
 mod bridge;
 mod cloud;
 mod coding;
@@ -57,6 +58,7 @@ impl Surface for Native {
     }
 
     fn router(self: Box<Self>, hub: Arc<Hub>) -> Router {
+        hub.number_by(base::numbering);
         let config = self.0;
         let shell = Arc::new(Shell {
             tokens: Tokens::new(config.session_token_ms, config.max_session_tokens),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use interline_journal::{Damaged, Durability, Mark, StoredRun, Unstored};
-use interline_model::{Body, Event, Fact, FailureKind, ForcedEnd, Millis, Record, RunId, Text, What};
+use interline_model::{Body, Event, Fact, FailureKind, ForcedEnd, Json, Millis, Record, RunId, Text, What};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{Refused, Session, State};
@@ -203,8 +203,44 @@ impl Session {
         }
         state.feeds.clear();
         state.is_cold = false;
+        let numbers = self.numbers_behind_oldest(&mut state);
         let unknown = self.forget_front(&mut state, 1);
+        if let Some(numbers) = numbers {
+            state.numbers = Some(numbers.clone());
+            self.append(&mut state, Body::Fact(Fact::Shortened { numbers }));
+        }
         Some(Freed { run, bytes, unknown })
+    }
+
+    /// Up to which numbers the oldest run is counted. That is known no more once it is gone.
+    fn numbers_behind_oldest(&self, state: &mut State) -> Option<Json> {
+        let first = self.log.first();
+        // What was let go of before, nobody counted.
+        let base = if first > 0 { Some(self.numbers_before(state)?) } else { None };
+        let mut numbering = self.numbering.begin(base.as_ref())?;
+        let boundary = state.kept.get(1).map_or_else(|| self.log.len(), |kept| kept.first);
+        let (mut number, mut reader, mut events) = (first, None, Vec::new());
+        let whole = self.replay(state, first, &mut |record| {
+            if number < boundary {
+                self.read(&mut reader, record, &mut events);
+                numbering.count(record, &events);
+            }
+            number += 1;
+        });
+        whole.then(|| numbering.numbers())
+    }
+
+    fn numbers_before(&self, state: &mut State) -> Option<Json> {
+        if std::mem::take(&mut state.is_unread) {
+            self.recall(state);
+        }
+        state.numbers.clone()
+    }
+
+    /// Up to which numbers what is no longer kept was counted, as [`crate::Numbering::numbers`] said it; `None` where nobody counted.
+    #[must_use]
+    pub fn numbers(&self) -> Option<Json> {
+        self.state().numbers.clone()
     }
 
     /// Whether the run was one of this session's and is no longer kept.

@@ -136,6 +136,7 @@ impl State {
         self.asks = Asks::recalling();
         self.paused = false;
         self.attached = None;
+        self.numbers = None;
         self.recalled = Recalled::default();
     }
 
@@ -170,6 +171,7 @@ impl State {
                     self.asks.stopping(run);
                 }
             }
+            Fact::Shortened { numbers } => self.numbers = Some(numbers.clone()),
             Fact::Titled { title } => self.title = Some(title.clone()),
             Fact::Attached { handle } => {
                 self.attached = Some((handle.clone(), Vec::new()));

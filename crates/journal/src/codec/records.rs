@@ -72,6 +72,10 @@ fn write_fact(out: &mut Vec<u8>, fact: &Fact) {
             out.byte(13);
             out.text(handle.as_str());
         }
+        Fact::Shortened { numbers } => {
+            out.byte(14);
+            out.text(numbers.as_str());
+        }
     }
 }
 
@@ -99,6 +103,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> Result<Body, Damage> {
         11 => Fact::Compacted,
         12 => Fact::Titled { title: fields.text()? },
         13 => Fact::Attached { handle: fields.json()? },
+        14 => Fact::Shortened { numbers: fields.json()? },
         _ => return Err(Damage::Unknown("a kind of record")),
     };
     Ok(Body::Fact(fact))

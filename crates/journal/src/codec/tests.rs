@@ -62,6 +62,7 @@ fn kind(body: &Body) -> usize {
         },
         Body::Fact(Fact::Compacted) => 35,
         Body::Fact(Fact::Titled { .. }) => 36,
+        Body::Fact(Fact::Shortened { .. }) => 37,
     }
 }
 
@@ -153,6 +154,7 @@ fn body() -> impl Strategy<Value = Body> {
         (level, text(), text()).prop_map(|(level, code, text)| Fact::Noticed { level, code, text }),
         actor().prop_map(|by| Fact::StopRequested { by }),
         json().prop_map(|handle| Fact::Attached { handle }),
+        json().prop_map(|numbers| Fact::Shortened { numbers }),
         select(vec![Fact::LinkLost, Fact::LinkBack, Fact::Compacted]),
         end().prop_map(Fact::EndForced),
         text().prop_map(|title| Fact::Titled { title }),

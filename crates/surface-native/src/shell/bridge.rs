@@ -15,6 +15,7 @@ use interline_model::{Json, Part, RunId, SessionId, Text};
 use serde::{Deserialize, Serialize};
 use tokio::time;
 
+use super::base::Base;
 use super::feed::{Feed, Glance, Settled};
 use super::inbound::{Inbound, Plane};
 use super::replies::{self, BodyError};
@@ -202,7 +203,7 @@ async fn socket(State(shell): State<Arc<Shell>>, Path(id): Path<String>, request
 
 fn try_socket(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Response, BridgeError> {
     let (access, session) = reach(shell, &Caller::of(&request), id)?;
-    let seen = cursor(request.uri(), "last_event_id");
+    let seen = cursor(request.uri(), "last_event_id").map(|seen| Base::kept_of_counted(Base::of(&session), seen));
     let projection = projection(&session);
     let (glance, behind) = projection.with(|writer, end| (Glance::at(writer, end), seen.map(|seen| writer.behind_counted(seen))));
     let turn = glance.running().or_else(|| glance.latest.filter(|span| is_unseen(shell, &session, *span)));

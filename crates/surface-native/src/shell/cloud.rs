@@ -14,6 +14,7 @@ use interline_hub::{Access, Action, ActionError, Denied, MAX_MODEL_BYTES, NewSes
 use interline_model::{Millis, Part, RunId, SessionId, Text};
 use serde::{Deserialize, Serialize};
 
+use super::base::{Base, Before};
 use super::feed::{Feed, Glance, Settled};
 use super::inbound::{Inbound, Plane};
 use super::replies::{self, BodyError};
@@ -361,14 +362,22 @@ fn try_stream(shell: &Arc<Shell>, id: &str, mut request: Request) -> Result<Resp
             };
             Feed::run(&projection, glance, span, from, settled)
         }
-        (Target::Session(_), _) => {
-            let (from, settled) = match (since, glance.latest) {
-                (Some(seen), _) => (seen.min(glance.end), Settled::Shown),
-                (None, Some(latest)) if is_first => (latest.from, Settled::Withdrawn),
-                (None, _) => (glance.end, Settled::Withdrawn),
-            };
-            Feed::session(&projection, glance, from, settled)
-        }
+        (Target::Session(session), _) => match (since, glance.latest) {
+            (Some(seen), latest) => match (Base::kept_of(Base::of(session), seen), latest) {
+                (Ok(kept), _) => {
+                    let from = kept.min(glance.end);
+                    Feed::session(&projection, glance, from, Settled::Shown)
+                }
+                (Err(Before), Some(latest)) => Feed::desynced(&projection, id, latest.run, seen),
+                // All is gone, and all that comes is new.
+                (Err(Before), None) => Feed::session(&projection, glance, 0, Settled::Shown),
+            },
+            (None, Some(latest)) if is_first => Feed::session(&projection, glance, latest.from, Settled::Withdrawn),
+            (None, _) => {
+                let end = glance.end;
+                Feed::session(&projection, glance, end, Settled::Withdrawn)
+            }
+        },
     };
     let (requests, max_requests) = shell.requests();
     let session = target.session().clone();
