@@ -252,7 +252,9 @@ impl DiskLog {
             let row = SessionRow { key, birth, durability: state.durability, first: narrow(state.first) };
             taken.change.row = Some(row.write());
         }
-        taken.change.forget = state.forget;
+        // What came behind it since is not forgotten.
+        let end = narrow(state.end());
+        taken.change.forget = state.forget.map(|forget| Forget { ends: forget.ends && forget.before == end, ..forget });
         taken.change.cut = state.doubt.then_some(narrow(state.written));
         if taken.stretches == 0 && !taken.row && state.forget.is_none() && !state.doubt {
             return None;
@@ -279,7 +281,7 @@ impl DiskLog {
         self.shared.unwritten_fell(taken.bytes);
         state.written = state.written.saturating_add(taken.records);
         state.shown = state.shown.max(state.written);
-        if state.forget.is_some() && state.forget == taken.change.forget {
+        if state.forget.map(|forget| forget.before) == taken.change.forget.map(|forget| forget.before) {
             state.forget = None;
         }
         state.run = taken.run;
@@ -475,7 +477,7 @@ impl Log for Handle {
             return;
         }
         state.first = number;
-        state.forget = Some(Forget { before: narrow(number), all: number == end });
+        state.forget = Some(Forget { before: narrow(number), all: number == end, ends: number == end });
         state.row = true;
         state.drop_forgotten_run();
         log.enqueue(&mut state);

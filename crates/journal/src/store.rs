@@ -49,8 +49,10 @@ pub(crate) struct Change {
 pub(crate) struct Forget {
     /// The first record that stays.
     pub(crate) before: u64,
-    /// Nothing stays: the last run goes, too.
+    /// No run stays: the last one goes, too.
     pub(crate) all: bool,
+    /// No record stays, either; one that came since belongs to no run.
+    pub(crate) ends: bool,
 }
 
 /// Why the store did not do it.

@@ -49,7 +49,7 @@ pub(super) fn apply(transaction: &WriteTransaction, round: &Round) -> Result<u64
         if *remove {
             sessions.remove(session)?;
             runs.retain_in((session, 0)..=(session, u64::MAX), |_, _| false)?;
-            freed += drop_batches(&mut batches, session, Forget { before: u64::MAX, all: true })?;
+            freed += drop_batches(&mut batches, session, Forget { before: u64::MAX, all: true, ends: true })?;
             continue;
         }
         if let Some(cut) = *cut {
@@ -75,11 +75,11 @@ pub(super) fn apply(transaction: &WriteTransaction, round: &Round) -> Result<u64
 
 /// Drops the batches that lie before a record as a whole. Says what they took.
 fn drop_batches(batches: &mut Rows<'_, (u64, u64)>, session: u64, forget: Forget) -> Result<u64, Fault> {
-    let Forget { before, all } = forget;
+    let Forget { before, ends, .. } = forget;
     let mut freed = 0_u64;
     batches.retain_in((session, 0)..(session, before), |(_, first), value| {
         let end = first.saturating_add(u64::try_from(codec::count_of(value)).unwrap_or(u64::MAX));
-        let keep = !all && end > before;
+        let keep = !ends && end > before;
         if !keep {
             freed = freed.saturating_add(charge(value.len()));
         }
@@ -90,7 +90,7 @@ fn drop_batches(batches: &mut Rows<'_, (u64, u64)>, session: u64, forget: Forget
 
 /// Drops the runs that lie before a record. A run that it is in the middle of stays.
 fn drop_runs(runs: &mut Rows<'_, (u64, u64)>, session: u64, forget: Forget) -> Result<(), Fault> {
-    let Forget { before, all } = forget;
+    let Forget { before, all, .. } = forget;
     let next = runs.range((session, before)..=(session, before))?.next().transpose()?.is_some();
     let split = if all || next {
         None
