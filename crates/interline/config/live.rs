@@ -132,8 +132,8 @@ mod tests {
             let (taken, waiting) = Config::default().take_over(&new);
             (taken == new, waiting)
         };
-        let mut new = Config::default();
-        new.token = toml::from_str::<Config>("[[token]]\nname = \"a\"\nsecret = { env = \"A\" }\ncells = [\"*\"]").unwrap().token;
+        let token = toml::from_str::<Config>("[[token]]\nname = \"a\"\nsecret = { env = \"A\" }\ncells = [\"*\"]").unwrap().token;
+        let mut new = Config { token, ..Config::default() };
         new.server.drain_ms = 1;
         assert_eq!(Config::default().changed(&new), ["token", "server.drain_ms"]);
         assert_eq!(words(|config| config.log.filter = "debug".to_owned()), (true, vec![]));
