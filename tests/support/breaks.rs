@@ -1,5 +1,7 @@
 //! A client of the SSE surface that shows what went over the wire and can break off at any event, and how it does.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
