@@ -384,9 +384,12 @@ impl CloudRun<'_> {
             });
         }
         let distinct = self.lineup.distinct();
-        let count = distinct.to_string();
+        // A connection that broke before its first frame: servers that stream live only, as the document has it, would leave out what was said
+        // since, and a later cursor would bring it behind what came after it. The first number is the least that can be asked from.
+        let behind = if self.connections > 0 { distinct.max(1) } else { distinct };
+        let count = behind.to_string();
         let mut query = vec![("session_token", self.token.secret.expose())];
-        self.numbered = self.cursor && distinct > 0;
+        self.numbered = self.cursor && behind > 0;
         if self.numbered {
             // The n-th frame of a session that is not like any before has at least the number n wherever frames are numbered: nothing is
             // skipped.
@@ -396,7 +399,14 @@ impl CloudRun<'_> {
         let uri = self.server.origin.websocket(&path, &query).map_err(|error| DialError::Failed(error.to_string()))?;
         let socket = self.server.dialer.dial(uri, Credential::InQuery(&self.token.secret)).await?;
         if self.connections > 0 {
-            self.rejoined = !self.numbered;
+            self.rejoined = match (self.numbered, distinct) {
+                // The first one of all may be missing.
+                (true, 0) => true,
+                (true, _) => false,
+                // Whose numbers are its own begins at the beginning.
+                (false, 0) => !self.server.link.cursor,
+                (false, _) => true,
+            };
             self.lineup.rejoin();
             self.outbox.reconnected(Instant::now());
         }
