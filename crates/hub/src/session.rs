@@ -92,6 +92,7 @@ pub(crate) struct Timers {
 struct State {
     /// The log is another process's, and has not been read yet.
     is_unread: bool,
+    /// The reader of the run that goes on.
     reader: Option<Box<dyn Reader>>,
     feeds: HashMap<(TypeId, String), Arc<dyn Feed>>,
     events: Vec<Event>,
@@ -283,6 +284,9 @@ impl Session {
         let at = if is_sign { now().max(state.last_at) } else { state.last_at };
         state.last_at = at;
         let record = Record { at, body };
+        if state.reader.is_none() && !state.runs.is_empty() && !matches!(record.body, Body::Fact(Fact::RunAccepted(_))) {
+            self.reread(state);
+        }
         let mut events = std::mem::take(&mut state.events);
         self.read(&mut state.reader, &record, &mut events);
         let mark = state.mark(&record, &events);
@@ -316,6 +320,8 @@ impl Session {
         {
             run.over.cancel();
             self.busy.send_replace(false);
+            // It knows what the run said, every text of it; what little may still come has it made again.
+            state.reader = None;
         }
     }
 

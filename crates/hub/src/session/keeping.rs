@@ -133,7 +133,7 @@ impl Session {
     }
 
     /// Makes the reader what it was before the last record.
-    fn reread(&self, state: &mut State) {
+    pub(super) fn reread(&self, state: &mut State) {
         loop {
             let (mut reader, mut events) = (None, Vec::new());
             if self.replay(state, 0, &mut |record| self.read(&mut reader, record, &mut events)) {

@@ -41,6 +41,9 @@ impl Session {
             self.mend(state, &damaged);
         }
         state.asks.recalled();
+        if state.active().is_none() {
+            state.reader = None;
+        }
         if let Some((handle, frames)) = state.attached.take() {
             self.link().recalled(&handle, &frames);
         }
