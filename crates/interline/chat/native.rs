@@ -6,6 +6,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use http::Method;
 use interline_model::{
     Actor, Body, Event, Fact, ForcedEnd, Millis, Part, Principal, Reader as _, Record, RunAccepted, RunId, SessionId, Text, What,
+    path_segment,
 };
 use interline_native::{NativeReader, Settings, build};
 use serde_json::json;
@@ -13,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::Message;
 use uuid::Uuid;
 
-use super::http::{Server, Socket, escaped};
+use super::http::{Server, Socket};
 use super::wire::{ChatError, Say, Wire};
 
 /// How long the server has to end a stopped run itself.
@@ -64,7 +65,7 @@ async fn cloud(server: &Server, options: &Options, thread: &str, prompt: &str) -
     let (Some(id), Some(token)) = (made["session_id"].as_str(), made["session_token"].as_str()) else {
         return Err(ChatError::Protocol("a new session has neither id nor token".to_owned()));
     };
-    server.socket(&format!("/v1/agent/sessions/{}/stream?session_token={}", escaped(id), escaped(token)), false).await
+    server.socket(&format!("/v1/agent/sessions/{}/stream?session_token={}", path_segment(id), path_segment(token)), false).await
 }
 
 /// Submits the run to the session and connects at once: a turn that is over before anybody listens is lost (native-ws.md §4.3).
@@ -77,7 +78,7 @@ async fn bridge(server: &Server, session: &mut Option<String>, prompt: &str) -> 
             session.insert(id.to_owned()).clone()
         }
     };
-    let path = format!("/v1/code/sessions/{}", escaped(&id));
+    let path = format!("/v1/code/sessions/{}", path_segment(&id));
     server.call(Method::POST, &format!("{path}/messages"), Some(&json!({"prompt": prompt}))).await?;
     server.socket(&format!("{path}/ws"), true).await
 }

@@ -9,12 +9,14 @@ use futures_util::StreamExt as _;
 use http::Method;
 use http_body_util::BodyDataStream;
 use hyper::body::Incoming;
-use interline_model::{Answer, Ask, AskId, AskKind, CallId, Choice, Completion, FormAction, Json, Outcome, Question, Text, What};
+use interline_model::{
+    Answer, Ask, AskId, AskKind, CallId, Choice, Completion, FormAction, Json, Outcome, Question, Text, What, path_segment,
+};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::guard::{Guard, GuardError};
-use super::http::{Server, escaped};
+use super::http::Server;
 use super::wire::{ChatError, Say, Wire, failed, tool_ended};
 
 /// How often a lost stream is looked for again without a new event in between.
@@ -40,11 +42,11 @@ struct Run<'a> {
 }
 
 pub(crate) async fn talk(server: Server, options: Options, mut wire: Wire) -> Result<(), ChatError> {
-    let cell = format!("/cells/{}", escaped(&options.cell));
+    let cell = format!("/cells/{}", path_segment(&options.cell));
     let mut session = options.session;
     if let Some(id) = &session {
         // A run may name a session that there is not yet. Whoever wanted to continue one should know.
-        let known = server.call(Method::GET, &format!("{cell}/sessions/{}/plan", escaped(id)), None).await;
+        let known = server.call(Method::GET, &format!("{cell}/sessions/{}/plan", path_segment(id)), None).await;
         if matches!(&known, Err(ChatError::Refused(why)) if why.starts_with("404") && why.contains(id.as_str())) {
             wire.note(format!("new session {id}"));
         }
@@ -105,7 +107,7 @@ impl Run<'_> {
                         };
                         wire.note(format!("{why}; reading on from event {}", self.seen + 1));
                         sleep(PAUSE).await;
-                        let path = format!("{}/runs/{}/events?from_seq={}", self.cell, escaped(&id), self.seen + 1);
+                        let path = format!("{}/runs/{}/events?from_seq={}", self.cell, path_segment(&id), self.seen + 1);
                         match self.server.open(Method::GET, &path, None).await {
                             Ok(response) => events = decoded(response),
                             Err(ChatError::Unreachable(_)) => events = Box::pin(futures_util::stream::empty()),
@@ -118,12 +120,12 @@ impl Run<'_> {
                     Some(Say::Prompt(_)) => wire.note("the run goes on; send it again when it has ended"),
                     Some(Say::Stop) => {
                         if let Some(id) = &self.id {
-                            let path = format!("{}/runs/{}/interrupt", self.cell, escaped(id));
+                            let path = format!("{}/runs/{}/interrupt", self.cell, path_segment(id));
                             self.post(&path, &json!({"reason": "user"}), wire).await;
                         }
                     }
                     Some(Say::Answer(ask, answer)) => {
-                        let path = format!("{}/hitl/{}", self.cell, escaped(ask.id.as_str()));
+                        let path = format!("{}/hitl/{}", self.cell, path_segment(ask.id.as_str()));
                         self.post(&path, &body_of(&answer), wire).await;
                     }
                 },

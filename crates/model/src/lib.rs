@@ -16,6 +16,7 @@ mod explain;
 mod ids;
 mod json;
 mod outcome;
+mod path;
 mod record;
 mod traits;
 
@@ -25,6 +26,7 @@ pub use explain::{Cause, ExplainReader, ExplainWriter, Explained, Explanation, H
 pub use ids::{AskId, CallId, CellName, ParseRunIdError, Principal, RunId, SessionId};
 pub use json::{Json, NotJson, write_json_string};
 pub use outcome::{Completion, FailureKind, Outcome, RunEnd, Usage};
+pub use path::path_segment;
 pub use record::{Actor, Body, Fact, ForcedEnd, Millis, Part, Record, RunAccepted};
 pub use traits::{Reader, Writer};
 

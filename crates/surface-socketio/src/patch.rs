@@ -3,14 +3,13 @@
 //! Every piece of text goes out at once as a delta. Snapshots, for the readers that know nothing else, are thinned so that a long answer
 //! costs what it is long and not the square of it.
 
-use interline_model::{Json, Millis, Text};
+use interline_model::{Json, Millis, Text, path_segment};
 
 use crate::mapping::{Facts, SocketEvent, SocketWriter};
 use crate::object::{Object, object};
 use crate::options::{Options, PatchFormat};
 use crate::projection::{Block, Call, CallStatus, Results, Turn, TurnStatus};
 use crate::result::beginning;
-use crate::stamp::path_segment;
 
 /// A turn whose text grew by this part since its last snapshot is worth a new one.
 const GROWTH_PART: usize = 16;

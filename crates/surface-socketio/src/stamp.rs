@@ -32,19 +32,6 @@ pub(crate) fn turn_id(prefix: &str, run: RunId, sequence: usize) -> Text {
     Text::from(format!("{prefix}_{:012x}_{sequence}", run.as_u128() >> 80))
 }
 
-/// A name as one segment of a path.
-pub(crate) fn path_segment(name: &str) -> String {
-    let mut out = String::new();
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
-}
-
 /// `root`, or `agent:` and eight hex digits for a sub-agent (socketio.md §3.3).
 pub(crate) fn loop_id(lane: &Lane) -> Text {
     match lane {

@@ -86,19 +86,6 @@ pub(crate) fn within(text: &str, budget: usize) -> &str {
     text.get(..fitting(text, budget)).unwrap_or(text)
 }
 
-/// A name as one segment of a path.
-pub(crate) fn path_segment(name: &str) -> String {
-    let mut out = String::new();
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use interline_model::write_json_string;
@@ -122,12 +109,6 @@ mod tests {
         ] {
             assert_eq!(spliced(json), json);
         }
-    }
-
-    #[test]
-    fn a_name_is_one_segment_of_a_path() {
-        assert_eq!(path_segment("my-cell"), "my-cell");
-        assert_eq!(path_segment("a/b?c\r\né%"), "a%2Fb%3Fc%0D%0A%C3%A9%25");
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 
 use interline_model::{
     Ask, AskKind, CallId, Completion, Event, FailureKind, Json, Lane, Millis, Outcome, Record, RunEnd, RunId, Text, What, Writer,
-    write_json_string,
+    path_segment, write_json_string,
 };
 
 use crate::block::{Block, Ink, Kind};
-use crate::escape::{fitting, path_segment, splice_json, within};
+use crate::escape::{fitting, splice_json, within};
 use crate::options::{ArgumentsForm, InterruptTerminal, Options, SubAgents};
 use crate::plan::{Plan, Saying};
 use crate::{aside, extras};

@@ -7,13 +7,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use interline_hub::{StartRun, Started, draw_run};
-use interline_model::{CellName, SessionId, Text};
+use interline_model::{CellName, SessionId, Text, path_segment};
 use tokio_util::sync::CancellationToken;
 
 use crate::caller::{Caller, SURFACE};
 use crate::cursor;
 use crate::error::Refusal;
-use crate::escape::path_segment;
 use crate::posts;
 use crate::request::RunRequest;
 use crate::shell::{Shell, Target, read_body};

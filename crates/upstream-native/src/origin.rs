@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use http::Uri;
 use http::uri::{Authority, Scheme};
+use interline_model::path_segment;
 
 /// The base address of an upstream.
 #[derive(Clone, Debug)]
@@ -87,19 +88,11 @@ impl fmt::Display for Origin {
 
 /// Text that may stand in a path segment or a query value, whatever it was.
 pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
     // `.` and `..` are no names in a path.
-    let dots = text.bytes().all(|byte| byte == b'.');
-    for byte in text.bytes() {
-        match byte {
-            b'.' if dots => out.push_str("%2E"),
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            _ => {
-                let _ = write!(out, "%{byte:02X}");
-            }
-        }
+    if text.bytes().all(|byte| byte == b'.') {
+        return "%2E".repeat(text.len());
     }
-    out
+    path_segment(text)
 }
 
 #[cfg(test)]
