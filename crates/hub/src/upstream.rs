@@ -174,7 +174,7 @@ pub enum Command {
     },
     /// Ask the upstream to stop the run.
     Stop,
-    /// Pass a native client's own frame on, as it is.
+    /// Send a message that nothing answers, as it is: an action's [`Wire::Message`].
     Frame(Text),
     /// Ask the upstream for something while the run goes on.
     Control(Control),

@@ -168,12 +168,6 @@ impl Session {
         }
     }
 
-    /// Passes a native client's own frame to the upstream of the run that goes on. `false` if none does.
-    pub fn pass(&self, frame: Text) -> bool {
-        let state = self.state();
-        state.active().is_some_and(|run| run.commands.send(Command::Frame(frame)).is_ok())
-    }
-
     /// Gives the session a title.
     pub fn set_title(&self, title: Text) {
         let mut state = self.state();

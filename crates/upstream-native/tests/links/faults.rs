@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use interline_hub::{Action, Environment, RunCredential};
 use interline_model::{Answer, FailureKind, Text};
 use interline_upstream_native::{Kind, LinkConfig};
 
@@ -256,9 +257,10 @@ async fn a_reader_that_does_not_read_is_not_waited_for() {
     .await;
     let run = setup.start();
     run.says("0 ").await;
-    let frame = Text::from(format!(r#"{{"type":"user","x":"{}"}}"#, "x".repeat(30_000)));
+    let large = Environment([(Text::from_static("LARGE"), Text::from("x".repeat(30_000)))].into());
     for _ in 0..1_000 {
-        run.session.pass(frame.clone());
+        // Refused once the run is over: the link gives up long before all of them are said.
+        let _ = run.session.act(Action::SetEnvironment(large.clone()), RunCredential::Configured).await;
         tokio::task::yield_now().await;
     }
     let lines = run.lines().await;
