@@ -74,27 +74,27 @@ pub enum QueryToken {
     Never,
 }
 
+/// Takes what concerns the mapping from one structure into another that has the same keys, and maybe more: their names stand here once.
+macro_rules! with_options {
+    ($from:expr => $into:ident { $($more:tt)* }) => {{
+        let from = $from;
+        $into {
+            patch_format: from.patch_format,
+            thinking_delta: from.thinking_delta,
+            pause_status: from.pause_status,
+            headless_result: from.headless_result,
+            context_window: from.context_window,
+            snapshot_ms: from.snapshot_ms,
+            snapshot_bytes: from.snapshot_bytes,
+            max_result_bytes: from.max_result_bytes,
+            $($more)*
+        }
+    }};
+}
+
 impl Default for Config {
     fn default() -> Self {
-        let Options {
-            patch_format,
-            thinking_delta,
-            pause_status,
-            headless_result,
-            context_window,
-            snapshot_ms,
-            snapshot_bytes,
-            max_result_bytes,
-        } = Options::default();
-        Self {
-            patch_format,
-            thinking_delta,
-            pause_status,
-            headless_result,
-            context_window,
-            snapshot_ms,
-            snapshot_bytes,
-            max_result_bytes,
+        with_options!(Options::default() => Self {
             raw_batch_ms: 200,
             explain: false,
             ping_interval_ms: 25_000,
@@ -111,7 +111,7 @@ impl Default for Config {
             token_cookie: "blade_token".to_owned(),
             origins: vec!["loopback".to_owned()],
             on_loopback: false,
-        }
+        })
     }
 }
 
@@ -119,16 +119,7 @@ impl Config {
     /// What of it concerns the mapping.
     #[must_use]
     pub fn options(&self) -> Options {
-        Options {
-            patch_format: self.patch_format,
-            thinking_delta: self.thinking_delta,
-            pause_status: self.pause_status,
-            headless_result: self.headless_result,
-            context_window: self.context_window,
-            snapshot_ms: self.snapshot_ms,
-            snapshot_bytes: self.snapshot_bytes,
-            max_result_bytes: self.max_result_bytes,
-        }
+        with_options!(self => Options {})
     }
 
     pub(crate) fn ping_interval(&self) -> Duration {
