@@ -1,5 +1,6 @@
-//! Case B9: the program is killed in the middle of runs and started again at the same address, over the same journal and before the same agent
-//! servers. Whoever watched, on whatever surface, gets the rest by itself, everything once, and what was finished before reads the same to the byte.
+//! Case B9: the program is killed in the middle of runs, or told to end, and started again at the same address, over the same journal and before
+//! the same agent servers. Whoever watched, on whatever surface, gets the rest by itself, everything once, and what was finished before reads the
+//! same to the byte.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on should say where")]
 
@@ -209,5 +210,55 @@ async fn case_b9_killed_in_the_middle_of_runs_everybody_sees_the_rest_and_everyt
         let ends = raw_of(&socketio).iter().filter(|event| event["type"] == "chat:end").count();
         assert_eq!(ends, 1, "{cell}");
     }
+    drop(again);
+}
+
+/// SIGTERM in the middle of a run that takes longer than `server.drain_ms`: it is left to the next process. Nobody tells the clients to come back
+/// but the libraries themselves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_a_shutdown_leaves_to_the_next_process_is_seen_whole_and_once_by_stock_clients() {
+    let site = Site::new("buffered").await;
+    let server = "[server]\ndrain_ms = 100\nclose_spread_ms = 200\nretry_min_ms = 200\nretry_max_ms = 400\n";
+    let config = format!("{}{server}", site.config);
+    let mut program = Program::serve(INTERLINE, &config).await;
+    let base = program.base().to_owned();
+    let (cell, secret) = ("cloud", token("cloud"));
+    let (session, run) = begin(&base, cell, &format!("tally {cell} {PIECES} gap={GAP_MS}")).await;
+    let browser = Client::new("eventsource.mjs", &base).args(["--token", &secret, "--cell", cell, "--run", &run]);
+    let browser = tokio::spawn(browser.run());
+    let socketio = tokio::spawn(Client::new("stays.mjs", &base).args(["--token", &secret, "--session", &session]).run());
+    eventually("both watch, and nobody else but who asks", PATIENCE, async || {
+        let metrics = get(&format!("{base}/metrics"), "").await.body;
+        let shown = |wanted: &str| metrics.lines().any(|line| line == wanted);
+        shown("interline_socketio_subscriptions 1") && shown("interline_connections_open 3")
+    })
+    .await;
+    program.signal("TERM");
+    assert_eq!(program.ended(PATIENCE).await.code(), Some(0), "{}", program.output());
+    assert!(program.output().contains("runs are left to the next process runs=1"), "{}", program.output());
+    let again = Program::serve_at(INTERLINE, &config, base.trim_start_matches("http://")).await;
+
+    let browser = timeout(PATIENCE, browser).await.expect("it ends").expect("a client").content();
+    let socketio = timeout(PATIENCE, socketio).await.expect("it ends").expect("a client").content();
+    let replayed = replay(&base, cell, &run).await;
+    let expected: String = (0..PIECES).map(|n| tally_text(cell, n)).collect();
+    assert_eq!(text(&events(&replayed)), expected);
+    assert_eq!(end(&events(&replayed)), "done");
+
+    // It comes back once more behind the end, to be told that there is no more.
+    assert!(browser.errors.matches("connecting again").count() > 1, "it never lost its connection: {}", browser.errors);
+    let lines = browser.json_lines();
+    let shown: Vec<&str> = lines.iter().filter_map(|line| line["data"].as_str()).collect();
+    let told: Vec<&str> = replayed.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    assert!(shown == told, "{shown:#?}\n{told:#?}");
+    let ids: Vec<&str> = lines.iter().filter_map(|line| line["lastEventId"].as_str()).collect();
+    let numbered: Vec<String> = (1..=told.len()).map(|n| format!("{run}:{n}")).collect();
+    assert_eq!(ids, numbered);
+
+    assert!(socketio.output.contains("{\"connected\":2}"), "{}", socketio.output);
+    let raw = raw_of(&socketio);
+    let sequences: Vec<u64> = raw.iter().filter_map(|event| event["stream_sequence"].as_u64()).collect();
+    assert!(sequences.len() == raw.len() && sequences.is_sorted_by(|one, next| one + 1 == *next), "{sequences:?}");
+    assert_eq!(raw.iter().filter(|event| event["type"] == "chat:end").count(), 1);
     drop(again);
 }
