@@ -74,7 +74,7 @@ pub(crate) struct Held<'a> {
 impl Outlet {
     /// The way out to `socket`, whose buffer has this many places, and room for so many bytes.
     pub(crate) fn new(socket: Arc<Socket<LocalAdapter>>, gone: CancellationToken, places: usize, window: usize) -> Self {
-        Self { socket, gone, places, window, credit: Mutex::new(Credit { left: 0, bytes: 0, granted: None }) }
+        Self { socket, gone, places, window, credit: Mutex::new(Credit { left: 0, bytes: window, granted: None }) }
     }
 
     /// Whether what is sent next, of this length, may be sent; grants what may be.
