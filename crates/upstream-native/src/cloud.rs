@@ -165,6 +165,7 @@ impl CloudLink {
             cursor: server.link.cursor,
             numbered: false,
             connections: 0,
+            unheard: false,
             rejoined: false,
             lost: false,
             over: port.over().clone(),
@@ -300,6 +301,8 @@ struct CloudRun<'a> {
     /// The connection was asked to begin behind a number.
     numbered: bool,
     connections: u64,
+    /// A connection was tried that the server may have taken for one.
+    unheard: bool,
     /// No frame has come yet on a connection that is not the first.
     rejoined: bool,
     /// The log says that the connection is lost.
@@ -352,6 +355,7 @@ impl CloudRun<'_> {
                     Some(404) => return Err(self.gone(&error)),
                     status => {
                         self.token.refused |= status == Some(401);
+                        self.unheard |= error.may_be_open();
                         error.to_string()
                     }
                 },
@@ -386,7 +390,7 @@ impl CloudRun<'_> {
         let distinct = self.lineup.distinct();
         // A connection that broke before its first frame: servers that stream live only, as the document has it, would leave out what was said
         // since, and a later cursor would bring it behind what came after it. The first number is the least that can be asked from.
-        let behind = if self.connections > 0 { distinct.max(1) } else { distinct };
+        let behind = if self.connections > 0 || self.unheard { distinct.max(1) } else { distinct };
         let count = behind.to_string();
         let mut query = vec![("session_token", self.token.secret.expose())];
         self.numbered = self.cursor && behind > 0;
@@ -398,7 +402,7 @@ impl CloudRun<'_> {
         let path = format!("/v1/agent/sessions/{}/stream", escaped(&self.session));
         let uri = self.server.origin.websocket(&path, &query).map_err(|error| DialError::Failed(error.to_string()))?;
         let socket = self.server.dialer.dial(uri, Credential::InQuery(&self.token.secret)).await?;
-        if self.connections > 0 {
+        if self.connections > 0 || self.unheard {
             self.rejoined = match (self.numbered, distinct) {
                 // The first one of all may be missing.
                 (true, 0) => true,

@@ -48,7 +48,7 @@ pub(crate) async fn open(server: Arc<Server>, credential: &RunCredential) -> Res
     let socket = match server.dialer.dial(uri, Credential::Bearer(bearer.as_ref())).await {
         Ok(socket) => socket,
         Err(DialError::Refused(refusal)) => return Err(refusal.into_action_error()),
-        Err(DialError::Failed(why)) => return Err(failed(&why)),
+        Err(DialError::Failed(why) | DialError::Unanswered(why)) => return Err(failed(&why)),
     };
     let (to, from_client) = mpsc::channel(TO_SERVER);
     let (to_client, from) = mpsc::channel(TO_CLIENT);

@@ -2,6 +2,7 @@
 //! a word is noticed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::{FutureExt, SinkExt, StreamExt};
@@ -68,6 +69,9 @@ pub(crate) enum DialError {
     Refused(Refusal),
     #[error("{0}")]
     Failed(String),
+    /// The server was reached and gave no whole answer: it may hold the socket for open, and say into it what nobody hears.
+    #[error("{0}")]
+    Unanswered(String),
 }
 
 impl Dialer {
@@ -89,8 +93,10 @@ impl Dialer {
             let value = bearer_header(bearer).ok_or_else(|| DialError::Failed("the credential cannot be sent in a header".to_owned()))?;
             request.headers_mut().insert(AUTHORIZATION, value);
         }
+        let reached = AtomicBool::new(false);
         let dialled = async {
             let tcp = tcp(request.uri()).await?;
+            reached.store(true, Ordering::Relaxed);
             let (stream, heard) = Heard::new(tcp);
             let connector = Connector::Rustls(self.tls.clone());
             let (stream, _) = client_async_tls_with_config(request, stream, Some(self.sockets), Some(connector)).await?;
@@ -104,8 +110,13 @@ impl Dialer {
                 let body = response.body().as_deref().unwrap_or_default();
                 Err(DialError::Refused(Refusal::read(response.status(), body, credential.secret())))
             }
-            Ok(Err(error)) => Err(DialError::Failed(causes(&error))),
-            Err(_) => Err(DialError::Failed(format!("no socket within {} ms", self.connect.as_millis()))),
+            failed => {
+                let why = match failed {
+                    Ok(Err(error)) => causes(&error),
+                    _ => format!("no socket within {} ms", self.connect.as_millis()),
+                };
+                Err(if reached.load(Ordering::Relaxed) { DialError::Unanswered(why) } else { DialError::Failed(why) })
+            }
         }
     }
 }
@@ -125,8 +136,13 @@ impl DialError {
     pub(crate) fn status(&self) -> Option<StatusCode> {
         match self {
             Self::Refused(refusal) => Some(refusal.status),
-            Self::Failed(_) => None,
+            Self::Failed(_) | Self::Unanswered(_) => None,
         }
+    }
+
+    /// Whether the server may hold the socket for open.
+    pub(crate) fn may_be_open(&self) -> bool {
+        matches!(self, Self::Unanswered(_))
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Turn<'a> {
     backoff: Backoff,
     /// A socket was open in this turn.
     attached: bool,
+    /// A socket was tried that the bridge may have taken for open.
+    unheard: bool,
     /// The next socket has to ask for what was missed.
     resume: bool,
     /// It has to ask for what follows the first frame: that one cannot be had.
@@ -102,6 +104,7 @@ impl<'a> Turn<'a> {
             stop_id: stop_id(run),
             backoff: Backoff::new(&server.link),
             attached: false,
+            unheard: false,
             resume: false,
             behind_first: false,
             lost: false,
@@ -359,7 +362,12 @@ impl<'a> Turn<'a> {
                         return Err(self.gone(&"the bridge has forgotten the session"));
                     }
                     Some(401 | 403) => return Err(self.refused(error)),
-                    _ => error.to_string(),
+                    _ => {
+                        // What the bridge said into a socket that nobody heard can be asked for, where it counts from nothing.
+                        self.unheard |= error.may_be_open();
+                        self.resume |= self.unheard;
+                        error.to_string()
+                    }
                 },
             };
             tracing::info!(upstream = self.server.name(), %why, "connection lost");
@@ -404,7 +412,7 @@ impl<'a> Turn<'a> {
             self.conversation.lineup.rejoin();
             self.gap = !self.conversation.exact;
             // What today's bridges sent before their first number was heard of cannot be had again.
-            if (self.attached || self.behind_first) && self.conversation.counted == 0 {
+            if (self.attached || self.behind_first || self.unheard) && self.conversation.counted == 0 {
                 self.conversation.exact = false;
                 self.gap = true;
             }
@@ -498,7 +506,7 @@ impl<'a> Turn<'a> {
     fn refused(&self, error: DialError) -> LinkError {
         match error {
             DialError::Refused(refusal) => refusal.into_error(self.server.name(), "the stream"),
-            DialError::Failed(why) => self.server.unreachable(&why),
+            DialError::Failed(why) | DialError::Unanswered(why) => self.server.unreachable(&why),
         }
     }
 

@@ -249,7 +249,7 @@ async fn a_credential_that_is_withdrawn_in_the_middle_is_said_to_be() {
 
 #[tokio::test]
 async fn a_reader_that_does_not_read_is_not_waited_for() {
-    let (setup, _) = cloud_with(LinkConfig { write_timeout_ms: 200, ..fast() }, |line, n| match line {
+    let (setup, _) = cloud_with(LinkConfig { write_timeout_ms: 200, max_pending: 4, ..fast() }, |line, n| match line {
         _ if line.starts_with("POST ") => Do::Reply(201, CREATED.to_owned()),
         _ if line.contains("/stream") && n == 0 => script([Some(text(0)), Some(Step::Silence)]),
         _ => script([Some(text(0)), Some(Step::Wait(200)), Some(text(1)), Some(result()), STAY]),
