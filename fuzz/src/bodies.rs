@@ -77,8 +77,13 @@ pub struct Answered {
 
 impl Default for Server {
     fn default() -> Self {
-        let route =
-            Route { cell: CellName::from(CELL), upstream: Arc::new(Asking), models: Models::default(), conduct: Conduct::default(), durability: interline_hub::Durability::Memory };
+        let route = Route {
+            cell: CellName::from(CELL),
+            upstream: Arc::new(Asking),
+            models: Models::default(),
+            conduct: Conduct::default(),
+            durability: interline_hub::Durability::Memory,
+        };
         let routes = Routes::new(vec![route]);
         let hub = Arc::new(Hub::new(Gate::Open, routes, RunConfig::default(), AskConfig::default(), Arc::new(Memory::default())));
         let sse = interline_surface_sse::router(hub.clone(), interline_surface_sse::Config::default());
