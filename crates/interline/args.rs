@@ -43,7 +43,7 @@ pub(crate) enum Command {
 /// at once.
 ///
 /// SIGHUP reads the config again and takes over what may change while it runs: tokens, routes, policies, upstreams, origins, the log's filter and
-/// most of [server]. What may not is named in the log. A config that is not right changes nothing.
+/// most of the section "server". What may not is named in the log. A config that is not right changes nothing.
 #[derive(Debug, Arguments)]
 #[command(after_help = "\
 Examples:
