@@ -8,7 +8,7 @@ use super::Config;
 const MOST: u64 = 1_000_000_000_000;
 
 /// Where 0 has a meaning: none, at once, or no waiting. Everywhere else nothing could work with it.
-const MAY_BE_ZERO: [&str; 25] = [
+const MAY_BE_ZERO: [&str; 26] = [
     "server.ready_off_ms",
     "limits.client_per_second",
     "limits.peer_per_second",
@@ -25,6 +25,7 @@ const MAY_BE_ZERO: [&str; 25] = [
     "link.attempts",
     "link.token_refresh_ms",
     "link.linger_ms",
+    "link.replay_wait_ms",
     "link.sentinel_wait_ms",
     "link.resend_ms",
     "sse.heartbeat_ms",

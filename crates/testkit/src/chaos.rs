@@ -116,7 +116,7 @@ impl Suite {
         let pong = 1_500 * self.options.scale;
         let mut config = format!(
             "[auth]\nmode = \"tokens\"\n\n\
-             [link]\nbackoff_first_ms = 10\nbackoff_max_ms = 150\nliveness_ms = {limit}\nconnect_timeout_ms = {limit}\nlinger_ms = 20\n\n\
+             [link]\nbackoff_first_ms = 10\nbackoff_max_ms = 150\nliveness_ms = {limit}\nconnect_timeout_ms = {limit}\nlinger_ms = 20\nreplay_wait_ms = 100\n\n\
              [sse]\nheartbeat_ms = 300\n\n\
              [socketio]\nping_interval_ms = 300\nping_timeout_ms = {pong}\n\n\
              [native]\nping_interval_ms = 300\npong_timeout_ms = {pong}\n\n"
@@ -199,9 +199,13 @@ impl Suite {
         let mut judged = match self.start(&script, front, seed.clone()).await {
             Ok(run) => {
                 let watched = self.watch(&script, &run, front, seed).await;
-                let from_nothing = !script.cell.documented && script.cell.plane == Plane::Bridge && proxy.was_asked_from_nothing(&run.name);
-                script.sent.may_have_gaps |= proxy.was_over(&run.name) || from_nothing;
-                Judged::of(&script, watched)
+                let Cell { documented, plane } = script.cell;
+                // Clouds as documented stream live only without a number, and 0 is none; bridges as observed know no 0.
+                let has_no_first = matches!((documented, plane), (true, Plane::Cloud) | (false, Plane::Bridge));
+                script.sent.may_have_gaps |= proxy.was_over(&run.name) || (has_no_first && proxy.was_asked_from_nothing(&run.name));
+                let told =
+                    script.sent.may_have_gaps && watch::is_incomplete(front, &run, &script.cell.token(), self.options.habits.idle).await;
+                Judged::of(&script, watched, told)
             }
             Err(why) => Judged::not_started(&script, &why),
         };
@@ -257,14 +261,14 @@ pub struct Judged {
 }
 
 impl Judged {
-    fn of(script: &Script, watched: Vec<Watched>) -> Self {
+    /// `told`: the program says of the run that something may be missing.
+    fn of(script: &Script, watched: Vec<Watched>, told: bool) -> Self {
         let mut judged = Self::empty(script);
         let pieces = |one: &Watched| marks::all(&one.view.text).map(|(_, number)| number).collect::<Vec<_>>();
         let first = watched.first().map(pieces).unwrap_or_default();
-        // Not every surface has words for it: a client that has none shares what it shows with one that has.
-        let said = watched.iter().any(|one| one.view.said_incomplete);
         for mut one in watched {
-            one.view.said_incomplete = said;
+            // Not every surface has words for it, and some say it once, while the client may be away.
+            one.view.said_incomplete |= told;
             let is_as_others = pieces(&one) == first;
             let Watched { view, recoveries, left, trail } = one;
             let mut findings = judge(&script.sent, &view);

@@ -146,7 +146,7 @@ pub fn judge(sent: &Sent, view: &View) -> Findings {
     // of a call that was never told to have ended.
     let expected: Vec<&str> =
         order.distinct.iter().filter_map(|number| sent.pieces.get(usize::try_from(*number).ok()?)).map(String::as_str).collect();
-    let is_whole = match sent.may_have_gaps && missing > 0 {
+    let is_whole = match sent.may_have_gaps && (missing > 0 || view.said_incomplete) {
         true => expected.iter().all(|piece| view.text.contains(piece)),
         false => expected.concat() == view.text,
     };

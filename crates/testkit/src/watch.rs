@@ -19,7 +19,7 @@ use crate::seed::Seed;
 
 pub use native::start as start_native;
 pub use socketio::start as start_socketio;
-pub use sse::{Shown, read as read_sse, start as start_sse};
+pub use sse::{Shown, is_incomplete, read as read_sse, start as start_sse};
 
 /// A run, as every surface calls it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::LinkConfig;
 
 /// How often a connection failed in a row, and what follows from it.
@@ -55,6 +57,13 @@ impl Backoff {
 pub(crate) fn chance() -> u32 {
     // The random bits of a UUID; its first 32 are all random.
     u32::try_from(uuid::Uuid::new_v4().as_u128() >> 96).unwrap_or_default()
+}
+
+/// For a branch that is switched off without a moment.
+pub(crate) async fn sleep_until(moment: Option<Instant>) {
+    if let Some(moment) = moment {
+        tokio::time::sleep_until(moment).await;
+    }
 }
 
 #[cfg(test)]

@@ -54,12 +54,11 @@ struct Held {
 /// The native session, over all its turns.
 struct Conversation {
     session: Option<String>,
-    /// How many numbered frames came, each once (§4.3: ids are not on the wire). Those without a uuid are left out: they cannot be told
-    /// from repeats, and counting too much would skip frames.
-    counted: u64,
-    /// No numbered frame can have been missed, so that the count says enough about the last one's id.
-    exact: bool,
+    /// What came, and how many numbered frames were among it (§4.3: ids are not on the wire). Those without a uuid are left out: they cannot be
+    /// told from repeats, and counting too much would skip frames.
     lineup: LineUp,
+    /// No turn's end was missed, so that what follows the last one's count is of the present turn.
+    exact: bool,
     /// A turn may be going on: nothing may be submitted until that is known.
     in_turn: bool,
     /// Another process had it last, and may have had frames that are not in the log.
@@ -70,26 +69,21 @@ struct Conversation {
 
 impl Conversation {
     fn new() -> Self {
-        Self { session: None, counted: 0, exact: true, lineup: LineUp::new(), in_turn: false, is_recalled: false, given_up: None }
+        Self { session: None, exact: true, lineup: LineUp::new(), in_turn: false, is_recalled: false, given_up: None }
     }
 
     /// Where another process was in it, which had these frames since it wrote the handle.
     fn of(handle: Handle, frames: &[Text]) -> Self {
-        let mut lineup = LineUp::new();
-        lineup.rejoin();
-        let mut counted = handle.counted;
-        for frame in frames {
-            let before = lineup.distinct();
-            let _ = lineup.admit(frame);
-            counted += u64::from(lineup.distinct() > before && is_counted(frame));
-        }
-        let Handle { session, exact, .. } = handle;
-        Self { session: Some(session), counted, exact, lineup, in_turn: true, is_recalled: true, given_up: None }
+        let Handle { session, counted, exact } = handle;
+        let mut lineup = LineUp::behind(counted);
+        frames.iter().for_each(|frame| lineup.see(frame, is_counted(frame)));
+        Self { session: Some(session), exact, lineup, in_turn: true, is_recalled: true, given_up: None }
     }
 
-    fn handle(&self) -> Option<Handle> {
+    /// Under what its next turn is found again.
+    fn handle(&mut self) -> Option<Handle> {
         let session = self.session.clone()?;
-        Some(Handle { session, counted: self.counted, exact: self.exact })
+        Some(Handle { session, counted: self.lineup.count(), exact: self.exact })
     }
 }
 

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::backoff::{Backoff, chance};
-use crate::lineup::LineUp;
+use crate::backoff::{Backoff, chance, sleep_until};
+use crate::lineup::{Admitted, LineUp, Overlap, Settled};
 use crate::origin::escaped;
 use crate::outbox::Outbox;
 use crate::prompt::{CloudPrompt, Image};
@@ -135,9 +135,9 @@ impl CloudLink {
         tracing::info!(upstream = server.name(), run = %resumption.run, frames = resumption.frames.len(), "a run is taken up again");
         let credential = server.credential(&resumption.credential);
         let mut run = self.on_its_way(resumption.run, handle, credential, Token::none(), port);
-        run.lineup = LineUp::of(&resumption.frames);
+        resumption.frames.iter().for_each(|frame| run.lineup.see(frame, true));
         run.outbox.taken_up(chance());
-        run.connections = 1;
+        run.reached = Reached::Opened;
         run.lost = true;
         // An answer or a stop that nobody may have heard: before anything else.
         run.outbox.take_all(port);
@@ -164,9 +164,9 @@ impl CloudLink {
             backoff,
             cursor: server.link.cursor,
             numbered: false,
-            connections: 0,
-            unheard: false,
-            rejoined: false,
+            reached: Reached::Never,
+            from_nothing: false,
+            settles: None,
             lost: false,
             over: port.over().clone(),
         }
@@ -300,14 +300,23 @@ struct CloudRun<'a> {
     cursor: bool,
     /// The connection was asked to begin behind a number.
     numbered: bool,
-    connections: u64,
-    /// A connection was tried that the server may have taken for one.
-    unheard: bool,
-    /// No frame has come yet on a connection that is not the first.
-    rejoined: bool,
+    reached: Reached,
+    /// No frame has come yet, and the first ones may have been said into a connection that broke.
+    from_nothing: bool,
+    /// Frames wait until then for what tells whether they are new.
+    settles: Option<Instant>,
     /// The log says that the connection is lost.
     lost: bool,
     over: CancellationToken,
+}
+
+/// Whether the server may have said something into a connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reached {
+    Never,
+    /// One was tried that the server may have taken for open.
+    Perhaps,
+    Opened,
 }
 
 /// How a connection ended.
@@ -322,6 +331,13 @@ enum Ended {
 
 impl CloudRun<'_> {
     async fn carry(mut self, port: &mut RunPort) -> Result<(), LinkError> {
+        let carried = self.attend(port).await;
+        let _ = self.settle(port);
+        carried
+    }
+
+    /// Follows the run over as many connections as it takes.
+    async fn attend(&mut self, port: &mut RunPort) -> Result<(), LinkError> {
         loop {
             let why = match self.connect().await {
                 Ok(socket) => {
@@ -339,6 +355,9 @@ impl CloudRun<'_> {
                         }
                         Ended::Desynced(url) => return self.final_result(port, url.as_deref()).await,
                         Ended::Lost(incoming) => {
+                            if !self.lineup.are_likely_older() {
+                                let _ = self.settle(port);
+                            }
                             if since.elapsed() > self.server.link.liveness() {
                                 self.backoff.reset();
                             }
@@ -355,7 +374,9 @@ impl CloudRun<'_> {
                     Some(404) => return Err(self.gone(&error)),
                     status => {
                         self.token.refused |= status == Some(401);
-                        self.unheard |= error.may_be_open();
+                        if error.may_be_open() {
+                            self.reached = self.reached.max(Reached::Perhaps);
+                        }
                         error.to_string()
                     }
                 },
@@ -387,10 +408,11 @@ impl CloudRun<'_> {
                 None => DialError::Failed("no session token could be had".to_owned()),
             });
         }
-        let distinct = self.lineup.distinct();
+        let comes_back = self.reached > Reached::Never;
+        let (behind, mut overlap) = if comes_back { self.lineup.cursor() } else { (0, Overlap::None) };
         // A connection that broke before its first frame: servers that stream live only, as the document has it, would leave out what was said
-        // since, and a later cursor would bring it behind what came after it. The first number is the least that can be asked from.
-        let behind = if self.connections > 0 || self.unheard { distinct.max(1) } else { distinct };
+        // since. The first number is the least that can be asked from.
+        let behind = behind.max(u64::from(comes_back));
         let count = behind.to_string();
         let mut query = vec![("session_token", self.token.secret.expose())];
         self.numbered = self.cursor && behind > 0;
@@ -402,19 +424,24 @@ impl CloudRun<'_> {
         let path = format!("/v1/agent/sessions/{}/stream", escaped(&self.session));
         let uri = self.server.origin.websocket(&path, &query).map_err(|error| DialError::Failed(error.to_string()))?;
         let socket = self.server.dialer.dial(uri, Credential::InQuery(&self.token.secret)).await?;
-        if self.connections > 0 || self.unheard {
-            self.rejoined = match (self.numbered, distinct) {
-                // The first one of all may be missing.
-                (true, 0) => true,
-                (true, _) => false,
-                // Whose numbers are its own begins at the beginning.
-                (false, 0) => !self.server.link.cursor,
-                (false, _) => true,
-            };
-            self.lineup.rejoin();
+        if comes_back {
+            if !self.numbered && overlap != Overlap::None {
+                // Whoever has a replay without a number begins at the beginning.
+                overlap = Overlap::Asked;
+            }
+            self.lineup.rejoin(overlap);
+            // What waits since the connection before this one does so again.
+            self.settles = None;
+            if self.lineup.waits() {
+                self.wait_for_repeats();
+            }
+            self.from_nothing = self.lineup.count() == 0 && (self.numbered || !self.server.link.cursor);
+            if self.from_nothing {
+                self.lineup.doubt();
+            }
             self.outbox.reconnected(Instant::now());
         }
-        self.connections += 1;
+        self.reached = Reached::Opened;
         Ok(socket)
     }
 
@@ -438,6 +465,12 @@ impl CloudRun<'_> {
                     continue;
                 }
                 incoming = socket.receive() => incoming,
+                () = sleep_until(self.settles), if self.settles.is_some() => {
+                    if self.settle(port) == Flow::Over {
+                        return self.end(Ended::Over, socket, port).await;
+                    }
+                    continue;
+                }
             };
             if let Some(end) = self.take(incoming, port) {
                 return self.end(end, socket, port).await;
@@ -463,22 +496,53 @@ impl CloudRun<'_> {
         }
         if self.outbox.answered(&text) {
             // Counted like any frame of the session's, and nobody else's (decision 28).
-            let _ = self.lineup.admit(&text);
+            self.lineup.see(&text, true);
             return None;
         }
-        let is_new = self.lineup.admit(&text);
-        if std::mem::take(&mut self.rejoined) && is_new {
-            // Nothing on the wire tells whether there was something to replay (§3.3).
+        match self.lineup.admit(&text, true) {
+            Admitted::New => {
+                if std::mem::take(&mut self.from_nothing) {
+                    // Nothing on the wire tells whether there was something before it (§3.3).
+                    self.missed(port, "its stream goes on without a replay");
+                }
+                if port.deliver(text) == Flow::Over {
+                    return Some(Ended::Over);
+                }
+                self.backoff.reset();
+                None
+            }
+            Admitted::Repeat => None,
+            Admitted::Waits => {
+                self.wait_for_repeats();
+                None
+            }
+            Admitted::Settles(settled) => (self.show(settled, port) == Flow::Over).then_some(Ended::Over),
+        }
+    }
+
+    fn wait_for_repeats(&mut self) {
+        let wait = self.server.link.replay_wait(self.lineup.are_likely_older());
+        self.settles.get_or_insert_with(|| Instant::now() + wait);
+    }
+
+    /// What waited is new.
+    fn settle(&mut self, port: &RunPort) -> Flow {
+        let settled = self.lineup.settle();
+        self.show(settled, port)
+    }
+
+    fn show(&mut self, settled: Settled, port: &RunPort) -> Flow {
+        self.settles = None;
+        if settled.missed {
             self.missed(port, "its stream goes on without a replay");
         }
-        if !is_new {
-            return None;
+        for frame in settled.fresh {
+            if port.deliver(frame) == Flow::Over {
+                return Flow::Over;
+            }
+            self.backoff.reset();
         }
-        if port.deliver(text) == Flow::Over {
-            return Some(Ended::Over);
-        }
-        self.backoff.reset();
-        None
+        Flow::Go
     }
 
     /// Ends a connection: if the run is over, what is left is sent, and the socket closed.
@@ -501,9 +565,10 @@ impl CloudRun<'_> {
                 biased;
                 () = &mut linger => break,
                 incoming = socket.receive() => match incoming {
-                    Incoming::Frame(text) => {
-                        let _ = self.lineup.admit(&text).then(|| port.deliver(text));
+                    Incoming::Frame(text) if self.lineup.admit(&text, true) == Admitted::New => {
+                        let _ = port.deliver(text);
                     }
+                    Incoming::Frame(_) => {}
                     Incoming::Closed { .. } | Incoming::Broken(_) => return,
                 },
             }
@@ -513,7 +578,7 @@ impl CloudRun<'_> {
 
     /// The run was ended while there was no connection. The server is told, since its agent would work on unseen: tried as often as any
     /// connection.
-    async fn farewell(mut self, port: &mut RunPort) -> Result<(), LinkError> {
+    async fn farewell(&mut self, port: &mut RunPort) -> Result<(), LinkError> {
         self.outbox.take_all(port);
         self.outbox.stop();
         // Not that of the run, which never gives up on a device that is away.
@@ -574,7 +639,7 @@ impl CloudRun<'_> {
     }
 
     /// The stream is no more: the run ends with its final result, or without an end.
-    async fn final_result(mut self, port: &mut RunPort, url: Option<&str>) -> Result<(), LinkError> {
+    async fn final_result(&mut self, port: &mut RunPort, url: Option<&str>) -> Result<(), LinkError> {
         loop {
             match self.fetch_result(port, url, Stream::Gone).await {
                 Fetched::Delivered => return Ok(()),
@@ -594,6 +659,8 @@ impl CloudRun<'_> {
         if !self.server.link.result_fetch {
             return Fetched::Never;
         }
+        // Nothing more comes that could tell.
+        let _ = self.settle(port);
         let usual = self.server.origin.http(&format!("/v1/agent/sessions/{}/result", escaped(&self.session))).ok();
         let told = url.and_then(|url| self.server.origin.resolve(url)).filter(|told| usual.as_ref() != Some(told));
         let mut fetched = Fetched::Never;
@@ -631,7 +698,7 @@ impl CloudRun<'_> {
 
     fn gone(&self, why: &dyn std::fmt::Display) -> LinkError {
         let name = self.server.name();
-        if self.connections > 0 {
+        if self.reached == Reached::Opened {
             return LinkError::Gone(format!("upstream {name}: {why}"));
         }
         let message = format!("upstream {name} accepted the run, and its stream could not be opened: {why}; try again");

@@ -85,13 +85,15 @@ pub struct LinkConfig {
     pub attempts: u32,
     /// Cloud: a session token that lives shorter than this, in milliseconds, is renewed before it is used again.
     pub token_refresh_ms: u64,
-    /// Cloud: reconnect with `since_seq`, the number of different frames received so far. Servers that replay nothing without it lose nothing with
+    /// Cloud: reconnect with `since_seq`, one less than the number of different frames received so far. Servers that replay nothing without it lose nothing with
     /// it; those whose numbers mean something else replay too much, which is lined up, or refuse, and then it is left out.
     pub cursor: bool,
     /// Cloud: fetch the final result when the stream cannot be had any more.
     pub result_fetch: bool,
     /// Milliseconds that a cloud socket stays open after the end of its run.
     pub linger_ms: u64,
+    /// Milliseconds that frames wait which come first on a connection that should repeat something first, before they count as new.
+    pub replay_wait_ms: u64,
     /// Bridge: milliseconds that a turn may go on after its run has ended, and that a run waits for the turn before it. Then that turn's
     /// session is given up, and a new one begins without its history.
     pub sentinel_wait_ms: u64,
@@ -124,6 +126,7 @@ impl Default for LinkConfig {
             cursor: true,
             result_fetch: true,
             linger_ms: 250,
+            replay_wait_ms: 250,
             sentinel_wait_ms: 60_000,
             resend_ms: 30_000,
             max_message_bytes: 64 * 1024 * 1024,
@@ -158,6 +161,15 @@ impl LinkConfig {
 
     pub(crate) fn linger(&self) -> Duration {
         Duration::from_millis(self.linger_ms)
+    }
+
+    /// How long frames wait for what tells whether they are new. Where they are likely to be older, so long that a stall does not decide it.
+    pub(crate) fn replay_wait(&self, likely_older: bool) -> Duration {
+        if likely_older {
+            self.liveness().min(self.connect_timeout()).saturating_mul(2)
+        } else {
+            Duration::from_millis(self.replay_wait_ms)
+        }
     }
 
     pub(crate) fn sentinel_wait(&self) -> Duration {

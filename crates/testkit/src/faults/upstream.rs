@@ -118,8 +118,6 @@ struct Shared {
     sent: Mutex<HashMap<String, u64>>,
     /// The runs of which the server gives no stream any more, although it was asked again.
     finished: Mutex<HashSet<String>>,
-    /// The runs that were asked for again from number 0 after some of it had been passed on.
-    from_nothing: Mutex<HashSet<String>>,
 }
 
 /// The way to one native session, over all of its connections.
@@ -129,6 +127,10 @@ struct Road {
     planned: VecDeque<Planned>,
     history: History,
     next: VecDeque<Dial>,
+    /// A connection came.
+    is_known: bool,
+    /// Another one came, from somebody who had no more than one frame.
+    from_nothing: bool,
     broken: Option<Instant>,
 }
 
@@ -149,7 +151,6 @@ impl UpstreamProxy {
             recoveries: Mutex::default(),
             sent: Mutex::default(),
             finished: Mutex::default(),
-            from_nothing: Mutex::default(),
         });
         let for_task = shared.clone();
         let accepting = tokio::spawn(async move {
@@ -190,11 +191,14 @@ impl UpstreamProxy {
         locked(&self.shared.finished).contains(run)
     }
 
-    /// Whether the run was asked for again by somebody who had nothing of it yet, although some was passed on: a reset took it. A bridge as
-    /// observed cannot be asked for its first frame.
+    /// Whether the run was asked for again by somebody who had nothing of it yet, or no more than its first frame: that one cannot be asked for
+    /// from most servers.
     #[must_use]
     pub fn was_asked_from_nothing(&self, run: &str) -> bool {
-        locked(&self.shared.from_nothing).contains(run)
+        locked(&self.shared.roads).values().any(|road| {
+            let road = locked(road);
+            road.run == run && road.from_nothing
+        })
     }
 
     /// How many different pieces of a run the server has sent so far.
@@ -235,12 +239,12 @@ async fn pass(mut client: TcpStream, shared: &Shared) -> Option<()> {
         return Some(());
     }
     let road = shared.road(&path);
-    if cursor(line) == 0 {
-        let run = locked(&road).run.clone();
-        locked(&shared.from_nothing).insert(run);
-    }
-    locked(&road).history.counted(cursor(line));
-    let dial = locked(&road).next.pop_front();
+    let dial = {
+        let mut road = locked(&road);
+        road.from_nothing |= std::mem::replace(&mut road.is_known, true) && cursor(line) <= 1;
+        road.history.counted(cursor(line));
+        road.next.pop_front()
+    };
     if let Some(dial) = dial {
         shared.count(UpstreamFault::Dial(dial, 0));
     }
@@ -368,7 +372,13 @@ impl Connection<'_> {
         let mut road = locked(&self.road);
         let own = if text.contains("\"type\":\"assistant\"") { None } else { marks::first(text) };
         if let Some((run, _)) = own.filter(|(run, _)| *run != road.run) {
-            *road = Road { run: run.to_owned(), planned: (self.shared.planner)(run, self.plane).into(), ..Road::default() };
+            *road = Road {
+                run: run.to_owned(),
+                planned: (self.shared.planner)(run, self.plane).into(),
+                is_known: true,
+                from_nothing: road.from_nothing && road.run.is_empty(),
+                ..Road::default()
+            };
         }
         if let Some(replay) = self.replay.filter(|_| road.history.has_arrived(text)) {
             // The server replays it, too.

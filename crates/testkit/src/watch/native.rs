@@ -32,29 +32,49 @@ pub async fn start(proxy: &FaultProxy, cell: &str, token: &str, name: &str, prom
 }
 
 pub(super) async fn watch(way: &mut Way<'_>, run: &Run) {
-    // The first frame of a run cannot be asked for (native-ws.md §3.3); it is none that counts.
-    let mut count = 1_u64;
+    let mut had = Had::default();
     loop {
         let leaves = way.leaves(60);
         let until = way.until;
         // Where patience is over, it is over.
-        if timeout_at(until, follow(way, run, &mut count, leaves)).await.unwrap_or(true) || !way.broke().await {
+        if timeout_at(until, follow(way, run, &mut had, leaves)).await.unwrap_or(true) || !way.broke().await {
             return;
         }
     }
 }
 
+/// What the client has.
+#[derive(Default)]
+struct Had {
+    count: u64,
+    last: Option<Value>,
+}
+
+impl Had {
+    /// The number to ask from. The first frame of a run cannot be asked for (native-ws.md §3.3), and it comes or does not: from the count of those that came,
+    /// nothing is left out, and one may come again.
+    fn cursor(&self) -> u64 {
+        self.count.max(1)
+    }
+
+    /// Whether the frame is the one that may come again, first on a connection.
+    fn is_last(&self, frame: &Value) -> bool {
+        self.last.as_ref() == Some(frame)
+    }
+}
+
 /// One connection; true if the run has ended.
-async fn follow(way: &mut Way<'_>, run: &Run, count: &mut u64, leaves: Option<u64>) -> bool {
+async fn follow(way: &mut Way<'_>, run: &Run, had: &mut Had, leaves: Option<u64>) -> bool {
     let Ok(stream) = way.connect(LENGTH).await else { return false };
-    let Ok(mut request) = format!("ws://interline/v1/agent/sessions/{}/stream?since_seq={count}", run.id).into_client_request() else {
+    let Ok(mut request) = format!("ws://interline/v1/agent/sessions/{}/stream?since_seq={}", run.id, had.cursor()).into_client_request()
+    else {
         return false;
     };
     let Ok(bearer) = format!("Bearer {}", way.token).parse() else { return false };
     request.headers_mut().insert("authorization", bearer);
     let idle = way.habits.idle;
     let Ok(Ok((mut socket, _))) = timeout(idle, client_async(request, stream)).await else { return false };
-    let mut seen = 0;
+    let (mut seen, mut first) = (0, true);
     loop {
         // After the end the socket stays open and silent: a moment shows that there is no second one.
         let wait = if way.watched.view.ends > 0 { Duration::from_millis(30) } else { idle };
@@ -65,15 +85,17 @@ async fn follow(way: &mut Way<'_>, run: &Run, count: &mut u64, leaves: Option<u6
             return true;
         };
         way.came();
+        let is_first = std::mem::take(&mut first);
+        if is_first && had.is_last(&frame) {
+            continue;
+        }
+        had.count += 1;
+        had.last = Some(frame.clone());
         let view = &mut way.watched.view;
         match frame["type"].as_str().unwrap_or_default() {
             "streamlined_text" => {
                 // Reasoning stands between marks of its own in the same frames.
                 let text = frame["text"].as_str().unwrap_or_default();
-                if text.starts_with("<think>") {
-                    // The first frame, which had not come yet when it was left out: it is counted already.
-                    continue;
-                }
                 if text.starts_with('«') {
                     view.text.push_str(text);
                 }
@@ -87,7 +109,6 @@ async fn follow(way: &mut Way<'_>, run: &Run, count: &mut u64, leaves: Option<u6
             "biumind.session_desynced" => view.said_incomplete = true,
             _ => {}
         }
-        *count += 1;
         seen += 1;
         if leaves.is_some_and(|after| seen >= after) && view.ends == 0 {
             way.watched.left += 1;

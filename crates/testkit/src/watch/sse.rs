@@ -99,7 +99,34 @@ impl Shown {
 /// Reads a run from its first event on, until its end or until the connection is no good any more; what was shown is in `into` at any time.
 /// The status, if there was an answer.
 pub async fn read(proxy: &FaultProxy, run: &Run, token: &str, idle: Duration, into: &Mutex<Vec<Shown>>) -> Option<u16> {
-    let request = http::Request::get(format!("/cells/{}/runs/{}/events?sse=full", run.cell, run.id))
+    events(proxy, run, token, idle, "sse=full", |seq, event| {
+        if let Some(seq) = seq {
+            locked(into).push(Shown { seq, event, at: Instant::now() });
+        }
+    })
+    .await
+}
+
+/// Whether the program says of a run that something may be missing: by a notice, or by an end that is no success. Whoever asks for
+/// `extras=events` is told at any time.
+pub async fn is_incomplete(proxy: &FaultProxy, run: &Run, token: &str, idle: Duration) -> bool {
+    let mut told = false;
+    let _ = events(proxy, run, token, idle, "extras=events", |_, event| {
+        told |= event["code"] == "frames_missed" || event["type"] == "error" || event["type"] == "interrupted";
+    })
+    .await;
+    told
+}
+
+async fn events(
+    proxy: &FaultProxy,
+    run: &Run,
+    token: &str,
+    idle: Duration,
+    query: &str,
+    mut take: impl FnMut(Option<u64>, Value),
+) -> Option<u16> {
+    let request = http::Request::get(format!("/cells/{}/runs/{}/events?{query}", run.cell, run.id))
         .header("host", "interline")
         .header("authorization", format!("Bearer {token}"))
         .body(Full::default())
@@ -110,8 +137,7 @@ pub async fn read(proxy: &FaultProxy, run: &Run, token: &str, idle: Duration, in
         let Ok(Some(Ok(frame))) = timeout(idle, answer.body.frame()).await else { break };
         let Ok(data) = frame.into_data() else { continue };
         let Ok(found) = events.feed(&data) else { break };
-        let at = Instant::now();
-        locked(into).extend(found.into_iter().filter_map(|(seq, event)| Some(Shown { seq: seq?, event, at })));
+        found.into_iter().for_each(|(seq, event)| take(seq, event));
     }
     Some(answer.status)
 }

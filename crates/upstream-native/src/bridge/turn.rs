@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{BridgeLink, Conversation, Held};
-use crate::backoff::{Backoff, chance};
+use crate::backoff::{Backoff, chance, sleep_until};
+use crate::lineup::{Admitted, Overlap, Settled};
 use crate::origin::escaped;
 use crate::outbox::Outbox;
 use crate::refusal::{Refusal, nonsense};
@@ -58,6 +59,8 @@ pub(super) struct Turn<'a> {
     winding_down: bool,
     /// When the sentinel came, if nothing came after it.
     sentinel: Option<Instant>,
+    /// Frames wait until then for what tells whether they are new.
+    settles: Option<Instant>,
     closed: CancellationToken,
 }
 
@@ -112,6 +115,7 @@ impl<'a> Turn<'a> {
             finished: false,
             winding_down: false,
             sentinel: None,
+            settles: None,
             closed: link.closed.clone(),
         }
     }
@@ -171,7 +175,8 @@ impl<'a> Turn<'a> {
 
     /// Makes sure that no turn goes on before something is submitted: one that nobody follows is interrupted, and waited for.
     async fn settle(&mut self) -> Result<(), LinkError> {
-        let Conversation { counted, exact, is_recalled, .. } = *self.conversation;
+        let Conversation { exact, is_recalled, .. } = *self.conversation;
+        let counted = self.conversation.lineup.count();
         // Then it says also what a turn said that is over already, and the count stays right. From another process's count on, whatever there is:
         // a frame of then that came with a later replay would be taken for the next turn's. 0 is no cursor on today's bridges (§4.3), and the
         // first frame no matter.
@@ -180,7 +185,7 @@ impl<'a> Turn<'a> {
         let mut query = Vec::new();
         if is_recalled || (exact && counted > 0) {
             query.push(("last_event_id", from_text.as_str()));
-            self.conversation.lineup.rejoin();
+            self.conversation.lineup.rejoin(Overlap::None);
         }
         let mut socket = match self.dial(&query).await {
             Ok(socket) => socket,
@@ -206,8 +211,11 @@ impl<'a> Turn<'a> {
                 self.conversation.in_turn = false;
                 if std::mem::take(&mut self.conversation.is_recalled) && counted == 0 {
                     // The first frame has to be counted with those that followed it. Without any, nobody knows whether there was one.
-                    self.conversation.exact &= self.conversation.counted > 0;
-                    self.conversation.counted += u64::from(self.conversation.counted > 0);
+                    if self.conversation.lineup.count() > 0 {
+                        self.conversation.lineup.count_missed();
+                    } else {
+                        self.conversation.exact = false;
+                    }
                 }
                 Ok(())
             }
@@ -321,6 +329,12 @@ impl<'a> Turn<'a> {
 
     /// Follows the turn over as many sockets as it takes.
     async fn attend(&mut self, port: &mut RunPort) -> Result<(), LinkError> {
+        let attended = self.follow_all(port).await;
+        self.settle_frames(port);
+        attended
+    }
+
+    async fn follow_all(&mut self, port: &mut RunPort) -> Result<(), LinkError> {
         loop {
             let why = match self.attach().await {
                 Ok(socket) => {
@@ -328,14 +342,14 @@ impl<'a> Turn<'a> {
                         port.link_back();
                     }
                     if std::mem::take(&mut self.gap) {
-                        port.missed(Text::from(format!(
-                            "the connection to upstream {} was lost, and what was said meanwhile may be missing: the bridge does not keep all of it",
-                            self.server.name()
-                        )));
+                        self.missed(port);
                     }
                     match self.follow(socket, port).await {
                         Ended::Over => return Ok(()),
                         Ended::Lost(incoming) => {
+                            if !self.conversation.lineup.are_likely_older() {
+                                self.settle_frames(port);
+                            }
                             self.resume = true;
                             incoming.to_string()
                         }
@@ -348,7 +362,7 @@ impl<'a> Turn<'a> {
                         continue;
                     }
                     // 0 is no cursor on today's bridges (§4.3): all but the first frame can be had.
-                    Some(409) if !self.behind_first && self.conversation.exact && self.conversation.counted == 0 => {
+                    Some(409) if !self.behind_first && self.conversation.exact && self.conversation.lineup.count() == 0 => {
                         self.behind_first = true;
                         continue;
                     }
@@ -400,21 +414,28 @@ impl<'a> Turn<'a> {
     }
 
     async fn attach(&mut self) -> Result<Socket, DialError> {
-        let from = self.conversation.counted.max(u64::from(self.behind_first));
-        let count = from.to_string();
+        let (known, overlap) = self.conversation.lineup.cursor();
+        let from = known.max(u64::from(self.behind_first)).to_string();
+        let is_asked = self.resume && self.conversation.exact;
         let mut query = Vec::new();
-        if self.resume && self.conversation.exact {
+        if is_asked {
             // 0 is a cursor in the document and none on today's bridges: both are right to be asked (§4.3).
-            query.push(("last_event_id", count.as_str()));
+            query.push(("last_event_id", from.as_str()));
         }
         let socket = self.dial(&query).await?;
         if self.resume {
-            self.conversation.lineup.rejoin();
-            self.gap = !self.conversation.exact;
+            let lineup = &mut self.conversation.lineup;
+            lineup.rejoin(if is_asked { overlap } else { Overlap::None });
             // What today's bridges sent before their first number was heard of cannot be had again.
-            if (self.attached || self.behind_first || self.unheard) && self.conversation.counted == 0 {
-                self.conversation.exact = false;
-                self.gap = true;
+            let from_nothing = known == 0 && (self.attached || self.behind_first || self.unheard);
+            self.gap = !is_asked || from_nothing;
+            if self.gap {
+                lineup.doubt();
+            }
+            // What waits since the connection before this one does so again.
+            self.settles = None;
+            if self.conversation.lineup.waits() {
+                self.wait_for_repeats();
             }
         }
         if self.attached {
@@ -471,14 +492,27 @@ impl<'a> Turn<'a> {
                         return Ended::Over;
                     }
                 },
+                () = sleep_until(self.settles), if self.settles.is_some() => self.settle_frames(port),
             }
         }
     }
 
     fn take(&mut self, text: Text, port: &RunPort) {
-        if !self.note(&text) {
-            return;
+        match self.note(&text) {
+            Admitted::New => self.deliver(text, port),
+            Admitted::Repeat => {}
+            Admitted::Waits => {
+                self.wait_for_repeats();
+            }
+            Admitted::Settles(settled) => self.show(settled, port),
         }
+        if self.sentinel.is_some() {
+            // Nothing more comes that could tell.
+            self.settle_frames(port);
+        }
+    }
+
+    fn deliver(&mut self, text: Text, port: &RunPort) {
         let ended_before = port.over().is_cancelled();
         match port.deliver(text) {
             // What comes after the run's end is nothing that a connection has to be kept for.
@@ -487,20 +521,43 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Keeps what the link must know of a frame. `true` if it is the run's, and new.
-    fn note(&mut self, text: &Text) -> bool {
+    fn wait_for_repeats(&mut self) {
+        let wait = self.server.link.replay_wait(self.conversation.lineup.are_likely_older());
+        self.settles.get_or_insert_with(|| Instant::now() + wait);
+    }
+
+    /// What waited is new.
+    fn settle_frames(&mut self, port: &RunPort) {
+        let settled = self.conversation.lineup.settle();
+        self.show(settled, port);
+    }
+
+    fn show(&mut self, settled: Settled, port: &RunPort) {
+        self.settles = None;
+        if settled.missed {
+            self.missed(port);
+        }
+        for frame in settled.fresh {
+            self.deliver(frame, port);
+        }
+    }
+
+    /// Says that something may be missing.
+    fn missed(&self, port: &RunPort) {
+        port.missed(Text::from(format!(
+            "the connection to upstream {} was lost, and what was said meanwhile may be missing: the bridge does not keep all of it",
+            self.server.name()
+        )));
+    }
+
+    /// Keeps what the link must know of a frame, and tells what it is to the run.
+    fn note(&mut self, text: &Text) -> Admitted {
         let class = classify(text, &self.stop_id);
         self.sentinel = matches!(class, Class::Sentinel).then(Instant::now);
         if matches!(class, Class::Sentinel | Class::Ours) || self.outbox.answered(text) {
-            return false;
+            return Admitted::Repeat;
         }
-        let lineup = &mut self.conversation.lineup;
-        let before = lineup.distinct();
-        let is_new = lineup.admit(text);
-        if matches!(class, Class::Counted) && lineup.distinct() > before {
-            self.conversation.counted += 1;
-        }
-        is_new
+        self.conversation.lineup.admit(text, matches!(class, Class::Counted))
     }
 
     fn refused(&self, error: DialError) -> LinkError {
@@ -523,13 +580,6 @@ pub(super) fn outbox(server: &Server, run: RunId) -> Outbox {
 /// The id of our interrupt of a run.
 fn stop_id(run: RunId) -> String {
     format!("interrupt-{run}")
-}
-
-/// For a branch that is switched off without a moment.
-async fn sleep_until(moment: Option<Instant>) {
-    if let Some(moment) = moment {
-        tokio::time::sleep_until(moment).await;
-    }
 }
 
 /// Whether bridges number this frame.

@@ -284,9 +284,10 @@ async fn a_turn_that_was_over_before_we_came_is_replayed_by_its_count() {
     let (setup, seen) = bridge(|line, n| match (n, line.split("last_event_id=").nth(1)) {
         (0, None) => script([Some(text(0)), Some(text(1)), Some(result()), Some(sentinel()), Some(Step::Close(1000))]),
         (1, None) => Do::Reply(409, r#"{"error":"no turn in progress"}"#.to_owned()),
-        (2, Some("3")) => {
-            let result = RESULT.replace("\"r\"", "\"r2\"");
-            script([Some(text(2)), Some(Step::Text(result)), Some(sentinel()), Some(Step::Close(1000))])
+        // One less than what was had: what comes first shows that it was heard.
+        (2, Some("2")) => {
+            let (last, result) = (Step::Text(RESULT.to_owned()), RESULT.replace("\"r\"", "\"r2\""));
+            script([Some(last), Some(text(2)), Some(Step::Text(result)), Some(sentinel()), Some(Step::Close(1000))])
         }
         other => panic!("{other:?}"),
     })
@@ -323,7 +324,7 @@ async fn a_break_in_a_turn_asks_for_what_follows_the_last_numbered_frame() {
     .await;
     let lines = setup.start().lines().await;
     assert_eq!(text_of(&lines), texts(4), "{lines:?}");
-    assert!(seen.requests("/ws")[1].ends_with("last_event_id=2"), "{:?}", seen.requests("/ws"));
+    assert!(seen.requests("/ws")[1].ends_with("last_event_id=1"), "{:?}", seen.requests("/ws"));
 }
 
 #[tokio::test]

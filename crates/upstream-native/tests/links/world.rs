@@ -98,6 +98,7 @@ pub(crate) fn fast() -> LinkConfig {
         attempts: 4,
         token_refresh_ms: 0,
         linger_ms: 20,
+        replay_wait_ms: 50,
         sentinel_wait_ms: 2_000,
         resend_ms: 2_000,
         ..LinkConfig::default()
