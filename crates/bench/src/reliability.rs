@@ -16,7 +16,7 @@ const RUNS: u64 = 10_000;
 /// Faults of each kind that the long form has at least.
 const FAULTS: u64 = 1_000;
 
-const UPSTREAM: [&str; 15] = [
+const UPSTREAM: [&str; 16] = [
     "fin",
     "reset",
     "half-open",
@@ -31,6 +31,7 @@ const UPSTREAM: [&str; 15] = [
     "duplicated replay",
     "reordered replay",
     "partial replay",
+    "cursor ignored",
     "desync",
 ];
 

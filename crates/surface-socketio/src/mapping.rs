@@ -51,6 +51,10 @@ pub struct SocketWriter {
     /// The time of the record being written.
     pub(crate) now: Millis,
     pub(crate) out: Vec<SocketEvent>,
+    /// How many items there were before these.
+    pub(crate) written: u64,
+    /// Those of them that later ones made shorter.
+    pub(crate) shortened: Vec<(u64, SocketEvent)>,
     pub(crate) ink: Ink,
     /// Turns are told as raw events, and not as themselves.
     pub(crate) raw: Option<Raw>,
@@ -101,6 +105,8 @@ impl SocketWriter {
             settled: HashMap::new(),
             now: 0,
             out: Vec::new(),
+            written: 0,
+            shortened: Vec::new(),
             ink: Ink::default(),
             raw: None,
         }
@@ -203,10 +209,15 @@ impl Writer for SocketWriter {
 
     fn write(&mut self, record: &Record, events: &[Event], items: &mut Vec<SocketEvent>) {
         self.write_noting(record, events, |_, _| {});
+        self.written += self.out.len() as u64;
         items.append(&mut self.out);
         if self.run.is_none() {
             // A session at rest keeps no half-used page.
             self.ink = Ink::default();
         }
+    }
+
+    fn shortened(&mut self) -> Vec<(u64, SocketEvent)> {
+        std::mem::take(&mut self.shortened)
     }
 }

@@ -37,6 +37,11 @@ pub(crate) fn write_array<I: IntoIterator>(out: &mut String, items: I, mut each:
 }
 
 impl Object<'_> {
+    /// How long what is written so far is, of whatever it is a part.
+    pub(crate) fn len(&self) -> usize {
+        self.out.len()
+    }
+
     /// A member whose value `write` appends.
     pub(crate) fn member(&mut self, key: &str, write: impl FnOnce(&mut String)) {
         if !self.first {

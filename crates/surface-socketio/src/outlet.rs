@@ -104,6 +104,31 @@ impl Outlet {
         Ok(credit.left > 0)
     }
 
+    /// Waits until something may be sent: how many bytes at least. Whoever asks first takes nothing out of the session that then waits.
+    pub(crate) async fn room(&self) -> Result<usize, Gone> {
+        let mut pause = PAUSE;
+        loop {
+            {
+                let mut credit = self.credit.lock().await;
+                if self.may_send(&mut credit, 1)? {
+                    return Ok(credit.bytes);
+                }
+            }
+            self.rest(&mut pause).await?;
+        }
+    }
+
+    /// A pause between two tries, longer each time.
+    async fn rest(&self, pause: &mut Duration) -> Result<(), Gone> {
+        tokio::select! {
+            () = tokio::time::sleep(*pause) => {
+                *pause = (*pause * 2).min(LONGEST_PAUSE);
+                Ok(())
+            }
+            () = self.gone.cancelled() => Err(Gone),
+        }
+    }
+
     /// Waits for its turn to send.
     pub(crate) async fn hold(&self) -> Held<'_> {
         Held { outlet: self, credit: self.credit.lock().await }
@@ -209,10 +234,7 @@ impl Held<'_> {
                     }
                 }
             }
-            tokio::select! {
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
-                () = self.outlet.gone.cancelled() => return Err(Gone),
-            }
+            self.outlet.rest(&mut pause).await?;
         }
     }
 }

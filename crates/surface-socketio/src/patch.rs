@@ -3,6 +3,9 @@
 //! Every piece of text goes out at once as a delta. Snapshots, for the readers that know nothing else, are thinned so that a long answer
 //! costs what it is long and not the square of it.
 
+use std::cell::Cell;
+use std::ops::Range;
+
 use interline_model::{Json, Millis, Text, path_segment};
 
 use crate::mapping::{Facts, SocketEvent, SocketWriter};
@@ -33,6 +36,33 @@ pub(crate) enum Snapshot {
     Boundary,
     /// Yes: nothing later would tell.
     Forced,
+}
+
+/// A patch that says again what others have said: a part of it that a later one says, too, need not be kept for whoever reads late.
+pub(crate) struct Retold {
+    /// Its number among the session's items.
+    item: u64,
+    data: Json,
+    /// The number of the block whose `content` it carries, and where that member is in it.
+    content: Option<(usize, Range<usize>)>,
+    /// Where the whole turn begins in it, which is its last member.
+    turn: Option<usize>,
+}
+
+impl Retold {
+    /// What is left of it, now that there is a later one of the same turn. The `content` of a block that ended is said by no other.
+    fn without(&self, later: &Self) -> Option<(u64, SocketEvent)> {
+        let text = self.data.as_str();
+        let whole = text.len().checked_sub("}}".len())?;
+        let end = self.turn.filter(|_| later.turn.is_some()).unwrap_or(whole);
+        let again = match (&self.content, &later.content) {
+            (Some((block, range)), Some((later, _))) if block == later => range.clone(),
+            _ if end == whole => return None,
+            _ => end..end,
+        };
+        let data = Json::written([text.get(..again.start)?, text.get(again.end..end)?, "}}"].concat());
+        Some((self.item, SocketEvent { name: "turn:patch", data }))
+    }
 }
 
 /// Which kind of content a piece of text belongs to.
@@ -74,13 +104,13 @@ impl Turn {
     }
 }
 
-/// Writes a PatchEnvelope. Without a type it is a `sync` and carries the turn alone.
+/// Writes a PatchEnvelope. Without a type it is a `sync` and carries the turn alone. `whole` hears where the turn begins in it.
 fn write_envelope(
     object: &mut Object<'_>,
     facts: &Facts,
     turn: &Turn,
     patch_type: Option<&str>,
-    whole: bool,
+    whole: Option<&Cell<usize>>,
     data: impl FnOnce(&Turn, &mut Object<'_>),
 ) {
     object.text("session_id", facts.session.as_str());
@@ -92,7 +122,8 @@ fn write_envelope(
         if patch_type.is_some() {
             data(turn, object);
         }
-        if whole {
+        if let Some(begins) = whole {
+            begins.set(object.len());
             object.object("turn", |object| turn.write(object, Results::Cut));
         }
     });
@@ -101,7 +132,19 @@ fn write_envelope(
 impl SocketWriter {
     /// Emits a patch of the turn number `at`, as it is now. `data` writes the members of the documented patch.
     fn patch(&mut self, at: usize, patch_type: &str, snapshot: Snapshot, data: impl FnOnce(&Turn, &mut Object<'_>)) {
-        let Self { turns, options, facts, now, out, ink, raw: None, .. } = self else { return };
+        self.patch_with(at, patch_type, snapshot, &Cell::default(), data);
+    }
+
+    /// The same; `data` says where in the patch the `content` of the turn's last block is.
+    fn patch_with(
+        &mut self,
+        at: usize,
+        patch_type: &str,
+        snapshot: Snapshot,
+        content: &Cell<Range<usize>>,
+        data: impl FnOnce(&Turn, &mut Object<'_>),
+    ) {
+        let Self { turns, options, facts, now, out, ink, raw: None, written, shortened, .. } = self else { return };
         let (Some(turn), Some(facts)) = (turns.get_mut(at), facts) else { return };
         let sync = options.patch_format == PatchFormat::Sync;
         let whole = match snapshot {
@@ -123,7 +166,20 @@ impl SocketWriter {
         }
         turn.patches += 1;
         let patch_type = if sync { None } else { Some(patch_type) };
-        let data = ink.object(|object| write_envelope(object, facts, turn, patch_type, whole, data));
+        let begins = Cell::new(0);
+        let data = ink.object(|object| write_envelope(object, facts, turn, patch_type, whole.then_some(&begins), data));
+        let content = content.take();
+        // A `sync` says nothing but what the next one says again, and there is no patch without anything.
+        if !sync && (whole || !content.is_empty()) {
+            let retold = Retold {
+                item: *written + out.len() as u64,
+                data: data.clone(),
+                content: (!content.is_empty()).then_some((turn.blocks.len(), content)),
+                turn: whole.then(|| begins.get()),
+            };
+            shortened.extend(turn.retold.as_ref().and_then(|before| before.without(&retold)));
+            turn.retold = Some(retold);
+        }
         out.push(SocketEvent { name: "turn:patch", data });
     }
 
@@ -132,7 +188,8 @@ impl SocketWriter {
         let patch_type = if self.options.patch_format == PatchFormat::Sync { None } else { Some("set_status") };
         let whole = self.options.patch_format != PatchFormat::Delta;
         let status = |turn: &Turn, data: &mut Object<'_>| data.text("status", turn.status.as_str());
-        let data = object(|object| write_envelope(object, facts, turn, patch_type, whole, status));
+        let begins = Cell::new(0);
+        let data = object(|object| write_envelope(object, facts, turn, patch_type, whole.then_some(&begins), status));
         SocketEvent { name: "turn:patch", data }
     }
 
@@ -164,10 +221,13 @@ impl SocketWriter {
             (false, true) => Snapshot::Due,
             (false, false) => Snapshot::Without,
         };
-        self.patch(at, "add_content", snapshot, |turn, data| {
+        let content = Cell::default();
+        self.patch_with(at, "add_content", snapshot, &content, |turn, data| {
             data.text("type", if speech == Speech::Text { "text" } else { "thinking" });
             if due {
+                let from = data.len();
                 data.text("content", turn.last_content());
+                content.set(from..data.len());
             }
             data.text("text_delta", if filled { delta } else { "" });
         });

@@ -6,6 +6,7 @@ use interline_model::{AskId, Json, Lane, Millis, RunId, Text, Usage, write_json_
 
 use crate::object::{Object, write_object};
 use crate::options::Options;
+use crate::patch::Retold;
 use crate::stamp::{loop_id, timestamp, turn_id};
 
 /// One turn.
@@ -39,6 +40,8 @@ pub(crate) struct Turn {
     pub(crate) bytes: usize,
     /// When it was last shown whole, and how big it was then.
     pub(crate) shown: (Millis, usize),
+    /// The latest patch that said much of it again.
+    pub(crate) retold: Option<Retold>,
     /// What snapshots at boundaries have cost.
     pub(crate) boundary_bytes: usize,
     /// Thinking that no patch has told yet.
@@ -250,6 +253,7 @@ impl Turn {
             patches: 0,
             bytes: 0,
             shown: (at, 0),
+            retold: None,
             boundary_bytes: 0,
             thinking_unsent: false,
             untold: false,

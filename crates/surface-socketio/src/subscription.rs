@@ -14,8 +14,6 @@ use crate::{RawItem, RawWriter, SocketEvent, SocketWriter, batch};
 
 /// Events taken out of the session at a time.
 const BATCH: usize = 64;
-/// And how many bytes of them; a longer one is taken alone.
-const BYTES: usize = 64 * 1024;
 
 /// How long a subscription may still send once the server is closing.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -44,8 +42,8 @@ pub(crate) struct RawFeed {
 }
 
 /// As many items as come to so many bytes.
-fn room<I>(length: impl Fn(&I) -> usize) -> impl FnMut(&I) -> bool {
-    let mut left = BYTES;
+fn room<I>(bytes: usize, length: impl Fn(&I) -> usize) -> impl FnMut(&I) -> bool {
+    let mut left = bytes;
     move |item| {
         let length = length(item);
         let fits = length <= left;
@@ -80,31 +78,33 @@ impl Beginning {
         matches!(self, Self::Raw(_))
     }
 
-    async fn next(&mut self) -> Vec<SocketEvent> {
+    /// What comes next, at most so many bytes of it; what is longer comes alone.
+    async fn next(&mut self, bytes: usize) -> Vec<SocketEvent> {
         match self {
             Self::Turns { snapshot, .. } if !snapshot.is_empty() => std::mem::take(snapshot),
-            Self::Turns { tail, .. } => tail.next_while(BATCH, room(|event: &SocketEvent| event.data.as_str().len())).await,
-            Self::Raw(feed) => feed.next().await,
+            Self::Turns { tail, .. } => tail.next_while(BATCH, room(bytes, |event: &SocketEvent| event.data.as_str().len())).await,
+            Self::Raw(feed) => feed.next(bytes).await,
         }
     }
 
-    fn ready(&mut self) -> Vec<SocketEvent> {
+    /// The same, of what there is.
+    fn ready(&mut self, bytes: usize) -> Vec<SocketEvent> {
         match self {
             Self::Turns { snapshot, .. } if !snapshot.is_empty() => std::mem::take(snapshot),
-            Self::Turns { tail, .. } => tail.ready_while(BATCH, room(|event: &SocketEvent| event.data.as_str().len())),
-            Self::Raw(feed) => feed.ready(),
+            Self::Turns { tail, .. } => tail.ready_while(BATCH, room(bytes, |event: &SocketEvent| event.data.as_str().len())),
+            Self::Raw(feed) => feed.ready(bytes),
         }
     }
 }
 
 impl RawFeed {
-    async fn next(&mut self) -> Vec<SocketEvent> {
+    async fn next(&mut self, bytes: usize) -> Vec<SocketEvent> {
         // Deltas come one by one; a packet for each would cost more than all of them together.
         if std::mem::take(&mut self.batched) {
             tokio::time::sleep(self.pause).await;
         }
         loop {
-            let items = self.tail.next_while(BATCH, room(RawItem::len)).await;
+            let items = self.tail.next_while(BATCH, room(bytes, RawItem::len)).await;
             let events = self.unseen(items);
             if !events.is_empty() {
                 return events;
@@ -112,9 +112,9 @@ impl RawFeed {
         }
     }
 
-    fn ready(&mut self) -> Vec<SocketEvent> {
+    fn ready(&mut self, bytes: usize) -> Vec<SocketEvent> {
         loop {
-            let items = self.tail.ready_while(BATCH, room(RawItem::len));
+            let items = self.tail.ready_while(BATCH, room(bytes, RawItem::len));
             let none = items.is_empty();
             let events = self.unseen(items);
             if none || !events.is_empty() {
@@ -154,7 +154,8 @@ pub(crate) async fn follow(
             biased;
             () = stop.cancelled() => return,
             () = outlet.gone().cancelled() => return,
-            events = beginning.next() => {
+            events = coming(&mut beginning, &outlet) => {
+                let Ok(events) = events else { return };
                 if deliver(&events, &outlet, &stop).await.is_err() {
                     return;
                 }
@@ -162,7 +163,8 @@ pub(crate) async fn follow(
             () = closing.over() => {
                 let rest = async {
                     loop {
-                        let events = beginning.ready();
+                        let Ok(bytes) = outlet.room().await else { return };
+                        let events = beginning.ready(bytes);
                         if events.is_empty() || deliver(&events, &outlet, &stop).await.is_err() {
                             return;
                         }
@@ -173,6 +175,12 @@ pub(crate) async fn follow(
             }
         }
     }
+}
+
+/// What comes next, as much of it as may be sent: nothing that waits for its client is held here.
+async fn coming(beginning: &mut Beginning, outlet: &Outlet) -> Result<Vec<SocketEvent>, Gone> {
+    let bytes = outlet.room().await?;
+    Ok(beginning.next(bytes).await)
 }
 
 async fn deliver(events: &[SocketEvent], outlet: &Outlet, stop: &CancellationToken) -> Result<(), Gone> {

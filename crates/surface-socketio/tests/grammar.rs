@@ -210,6 +210,11 @@ fn play(runs: &[(Vec<Step>, What)], format: Format, late_at: usize) {
         }
     }
     assert_eq!(said, told);
+    let mut kept = Fold::new(format);
+    for event in &scene.kept {
+        kept.see(event.name, &event.data.to_value());
+    }
+    assert_eq!((kept.deltas, kept.snapshots), (fold.deltas, fold.snapshots), "whoever reads late ends up with the same");
 }
 
 /// Each case plays its runs in all three formats; `PROPTEST_CASES` asks for more.

@@ -9,8 +9,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use interline_model::{Answer, AskKind, AskOutcome, Text, What};
-use interline_surface_socketio::Options;
-use scene::{Scene, completed, raised, root, settled, sub, text, tool, tool_ended};
+use interline_surface_socketio::{Options, PatchFormat, SocketEvent};
+use scene::{Scene, completed, raised, root, settled, sub, text, thinking, tool, tool_ended};
 
 /// One measurement at a time: the tests of a program run beside one another.
 static MEASURING: Mutex<()> = Mutex::new(());
@@ -203,4 +203,22 @@ fn one_agent_asks(scene: &mut Scene, count: usize) {
 #[test]
 fn asks_of_a_sub_agent() {
     grows_linearly("asks of a sub-agent", one_agent_asks, 1_000, SECOND);
+}
+
+/// What is kept of a long answer, for those who read late, is a few times its text: not each of the snapshots that went out while it grew.
+#[test]
+fn snapshots_that_later_ones_say_again() {
+    for patch_format in [PatchFormat::Hybrid, PatchFormat::Delta] {
+        let mut scene = Scene::started(Options { patch_format, ..Options::default() }, "go");
+        let piece = "x".repeat(1024);
+        for at in 0..2_000 {
+            scene.frame(100, vec![root(if at % 1_000 < 500 { text(&piece) } else { thinking(&piece) })]);
+        }
+        scene.frame(1, vec![root(completed())]);
+        let bytes = |events: &[SocketEvent]| events.iter().map(|event| event.data.as_str().len()).sum::<usize>();
+        let (sent, kept) = (bytes(&scene.events), bytes(&scene.kept));
+        assert!(sent > 15 * 1024 * 1024, "{patch_format:?}: {sent}");
+        // The deltas, the last snapshot with its contents, and the turn's end.
+        assert!(kept < 9 * 1024 * 1024, "{patch_format:?}: {kept} of {sent}");
+    }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Scene {
     pub(crate) writer: SocketWriter,
     pub(crate) now: u64,
     pub(crate) events: Vec<SocketEvent>,
+    /// The same, as it is kept for whoever reads late.
+    pub(crate) kept: Vec<SocketEvent>,
     /// What was recorded last, for tests that write it otherwise, too.
     pub(crate) last: Option<(Record, Vec<Event>)>,
 }
@@ -135,7 +137,7 @@ pub(crate) fn settled(id: &str, outcome: AskOutcome) -> What {
 
 impl Scene {
     pub(crate) fn new(options: Options) -> Self {
-        Self { writer: SocketWriter::new(options), now: BEGIN, events: Vec::new(), last: None }
+        Self { writer: SocketWriter::new(options), now: BEGIN, events: Vec::new(), kept: Vec::new(), last: None }
     }
 
     /// A session with its first run accepted.
@@ -158,7 +160,14 @@ impl Scene {
 
     pub(crate) fn record(&mut self, body: Body, events: Vec<Event>) {
         let record = Record { at: self.now, body };
+        let before = self.events.len();
         self.writer.write(&record, &events, &mut self.events);
+        self.kept.extend_from_slice(&self.events[before..]);
+        for (number, shorter) in self.writer.shortened() {
+            let item = &mut self.kept[usize::try_from(number).unwrap()];
+            assert!(shorter.data.as_str().len() < item.data.as_str().len(), "{} is no shorter than {}", shorter.line(), item.line());
+            *item = shorter;
+        }
         self.last = Some((record, events));
     }
 
