@@ -23,8 +23,8 @@ use crate::stand::{Memory, megabytes, now, simulator};
 const RUNS: u64 = 100;
 
 /// Pieces of each run, and their bytes: five megabytes.
-const PIECES: u64 = 1_280;
-const SIZE: u64 = 4_096;
+const PIECES: u64 = 640;
+const SIZE: u64 = 8_192;
 
 /// Runs that are produced at a time.
 const AT_ONCE: usize = 4;

@@ -91,6 +91,8 @@ impl Script {
         let mut planned: Vec<Planned> =
             (0..count).map(|_| Planned { at: seed.between(3, pieces - 3), after: seed.chance(50), fault: seed.pick(&faults) }).collect();
         planned.sort_by_key(|planned| planned.at);
+        // Between two faults something new comes: a run whose connections fail again and again without that is given up (`link.attempts`).
+        planned.dedup_by(|later, earlier| later.at < earlier.at + 2);
         Self { cell, prompt, sent, planned }
     }
 
