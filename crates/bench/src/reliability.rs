@@ -75,11 +75,25 @@ pub(crate) async fn run(wishes: Wishes) -> bool {
             }
         }
     });
+    let half_way = tokio::spawn({
+        let suite = suite.clone();
+        async move {
+            while suite.done() < runs / 2 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            now(process)
+        }
+    });
     let report = suite.run(program.base()).await;
     progress.abort();
+    let half_way = half_way.await.expect("half of the runs are done");
     println!("{report}");
     println!("| memory | |\n|---|---:|");
-    println!("| before | {} |\n| peak | {} |\n| at the end | {} |", megabytes(before), megabytes(memory.peak()), megabytes(now(process)));
+    let row = |what: &str, bytes: u64| println!("| {what} | {} |", megabytes(bytes));
+    row("before", before);
+    row("after half of the runs", half_way);
+    row("peak", memory.peak());
+    row("at the end", now(process));
     let enough = wishes.runs.is_some() || enough(&report, FAULTS / tenth);
     report.is_clean() && enough
 }
