@@ -203,6 +203,9 @@ impl Suite {
                 // Clouds as documented stream live only without a number, and 0 is none; bridges as observed know no 0.
                 let has_no_first = matches!((documented, plane), (true, Plane::Cloud) | (false, Plane::Bridge));
                 script.sent.may_have_gaps |= proxy.was_over(&run.name) || (has_no_first && proxy.was_asked_from_nothing(&run.name));
+                if script.sent.may_have_gaps {
+                    script.sent.had = proxy.had(&run.name);
+                }
                 let told =
                     script.sent.may_have_gaps && watch::is_incomplete(front, &run, &script.cell.token(), self.options.habits.idle).await;
                 Judged::of(&script, watched, told)

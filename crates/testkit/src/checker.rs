@@ -18,6 +18,8 @@ pub struct Sent {
     pub pieces: Vec<String>,
     /// Something happened to it after which the upstream itself could not give back what was missed.
     pub may_have_gaps: bool,
+    /// The numbers of pieces that were had all the same: nothing excuses that one of these is missing.
+    pub had: BTreeSet<u64>,
 }
 
 /// What one client had of a run in the end.
@@ -35,6 +37,8 @@ pub struct View {
     pub found_ended: bool,
     /// The run is said not to have ended well, or to lack something.
     pub said_incomplete: bool,
+    /// The run is said to have ended as it should.
+    pub ended_well: bool,
     /// How the run ended, in the client's words.
     pub outcome: String,
 }
@@ -56,6 +60,8 @@ pub struct Findings {
     pub ends_missing: u64,
     /// Ends that came again.
     pub ends_doubled: u64,
+    /// Ends that are no success, of runs that were one.
+    pub ends_wrong: u64,
     /// Pieces that could not be had from the upstream any more, where the client was told so. No fault.
     pub gaps_said: u64,
     /// Pieces that could not be had from the upstream any more, where the client was not told so.
@@ -74,8 +80,8 @@ impl Findings {
     /// Whether nothing is wrong with what the upstream could give: gaps that were its own are left out, said or not.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
-        let Self { lost, duplicated, reordered, foreign, garbled, ends_missing, ends_doubled, .. } = *self;
-        lost + duplicated + reordered + foreign + garbled + ends_missing + ends_doubled == 0
+        let Self { lost, duplicated, reordered, foreign, garbled, ends_missing, ends_doubled, ends_wrong, .. } = *self;
+        lost + duplicated + reordered + foreign + garbled + ends_missing + ends_doubled + ends_wrong == 0
     }
 }
 
@@ -88,6 +94,7 @@ impl AddAssign for Findings {
         self.garbled += other.garbled;
         self.ends_missing += other.ends_missing;
         self.ends_doubled += other.ends_doubled;
+        self.ends_wrong += other.ends_wrong;
         self.gaps_said += other.gaps_said;
         self.gaps_silent += other.gaps_silent;
         self.delivered += other.delivered;
@@ -104,6 +111,7 @@ impl fmt::Display for Findings {
             ("garbled", self.garbled),
             ("ends missing", self.ends_missing),
             ("ends doubled", self.ends_doubled),
+            ("ends wrong", self.ends_wrong),
             ("gaps said", self.gaps_said),
             ("gaps not said", self.gaps_silent),
             ("delivered", self.delivered),
@@ -125,7 +133,11 @@ pub fn judge(sent: &Sent, view: &View) -> Findings {
     findings.duplicated += order.duplicated;
     findings.reordered += order.reordered;
     findings.delivered = order.distinct.len() as u64;
-    let missing = (0..sent.pieces.len() as u64).filter(|number| !order.distinct.contains(number)).count() as u64;
+    let not_there = |number: &u64| !order.distinct.contains(number);
+    let missing = (0..sent.pieces.len() as u64).filter(not_there).count() as u64;
+    let inexcusable = if sent.may_have_gaps { sent.had.iter().copied().filter(not_there).count() as u64 } else { 0 };
+    findings.lost += inexcusable;
+    let missing = missing - inexcusable;
     match (sent.may_have_gaps, view.said_incomplete) {
         (true, true) => findings.gaps_said = missing,
         (true, false) => findings.gaps_silent = missing,
@@ -140,6 +152,8 @@ pub fn judge(sent: &Sent, view: &View) -> Findings {
     }
     if view.ends == 0 && !view.found_ended {
         findings.ends_missing = 1;
+    } else if !sent.may_have_gaps && !view.ended_well {
+        findings.ends_wrong = 1;
     }
     findings.ends_doubled = view.ends.saturating_sub(1);
     // Judged last: where something comes twice the text differs for that reason alone. A gap may leave words of its own behind, such as those
@@ -188,12 +202,12 @@ mod tests {
     }
 
     fn sent() -> Sent {
-        Sent { run: "r".to_owned(), pieces: (0..6).map(piece).collect(), may_have_gaps: false }
+        Sent { run: "r".to_owned(), pieces: (0..6).map(piece).collect(), may_have_gaps: false, had: BTreeSet::new() }
     }
 
     fn view(pieces: &[u64]) -> View {
         let text = pieces.iter().map(|n| piece(*n)).collect();
-        View { text, numbers: BTreeMap::from([("seq".to_owned(), vec![1, 2, 3, 4])]), ends: 1, ..View::default() }
+        View { text, numbers: BTreeMap::from([("seq".to_owned(), vec![1, 2, 3, 4])]), ends: 1, ended_well: true, ..View::default() }
     }
 
     fn clean(delivered: u64) -> Findings {
@@ -269,6 +283,15 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_is_whole_ends_well() {
+        let findings = judge(&sent(), &View { ended_well: false, ..view(&ALL) });
+        assert_eq!(findings, Findings { ends_wrong: 1, ..clean(6) });
+        assert!(!findings.is_clean());
+        // Where something may be missing, an end that says so is right.
+        assert!(judge(&Sent { may_have_gaps: true, ..sent() }, &View { ended_well: false, ..view(&ALL) }).is_clean());
+    }
+
+    #[test]
     fn numbers_are_consecutive() {
         for (numbers, wrong) in [
             (vec![7, 8, 9], (0, 0, 0)),
@@ -304,6 +327,11 @@ mod tests {
         assert!(judge(&sent, &other).is_clean());
         other.text = other.text.replacen('漢', "", 1);
         assert_eq!(judge(&sent, &other).garbled, 1);
+        // What was had is never excused, however much is said.
+        let sent = Sent { may_have_gaps: true, had: BTreeSet::from([0, 1, 2]), ..self::sent() };
+        let findings = judge(&sent, &View { said_incomplete: true, ..view(&[0, 1, 4, 5]) });
+        assert_eq!(findings, Findings { lost: 1, gaps_said: 1, ..clean(4) });
+        let sent = Sent { had: BTreeSet::new(), ..sent };
         // What is doubled is never excused.
         let findings = judge(&sent, &View { said_incomplete: true, ..view(&[0, 1, 1]) });
         assert_eq!((findings.duplicated, findings.is_clean()), (1, false));
@@ -319,15 +347,16 @@ mod tests {
             garbled: 5,
             ends_missing: 6,
             ends_doubled: 7,
-            gaps_said: 8,
-            gaps_silent: 9,
-            delivered: 10,
+            ends_wrong: 8,
+            gaps_said: 9,
+            gaps_silent: 10,
+            delivered: 11,
         };
         let mut sum = one;
         sum += one;
         assert_eq!(
             sum.to_string().replace(|c: char| !c.is_ascii_digit(), " ").split_whitespace().collect::<Vec<_>>(),
-            ["2", "4", "6", "8", "10", "12", "14", "16", "18", "20"]
+            ["2", "4", "6", "8", "10", "12", "14", "16", "18", "20", "22"]
         );
     }
 }

@@ -94,8 +94,19 @@ pub fn percentile(of: &[Duration], percent: usize) -> Duration {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Findings { lost, duplicated, reordered, foreign, garbled, ends_missing, ends_doubled, gaps_said, gaps_silent, delivered } =
-            self.findings;
+        let Findings {
+            lost,
+            duplicated,
+            reordered,
+            foreign,
+            garbled,
+            ends_missing,
+            ends_doubled,
+            ends_wrong,
+            gaps_said,
+            gaps_silent,
+            delivered,
+        } = self.findings;
         writeln!(f, "| fault | injected |\n|---|---:|")?;
         for (side, faults) in [("upstream", &self.upstream), ("clients", &self.downstream)] {
             for (name, count) in faults {
@@ -103,7 +114,7 @@ impl fmt::Display for Report {
             }
         }
         writeln!(f, "\n| | |\n|---|---:|")?;
-        let rows: [(&str, String); 17] = [
+        let rows: [(&str, String); 18] = [
             ("seed", self.seed.to_string()),
             ("runs", self.runs.to_string()),
             ("of them where text could not be had back", self.with_gaps.to_string()),
@@ -116,6 +127,7 @@ impl fmt::Display for Report {
             ("of other runs, garbled", format!("{foreign}, {garbled}")),
             ("**ends missing**", ends_missing.to_string()),
             ("**ends doubled**", ends_doubled.to_string()),
+            ("**ends wrong**", ends_wrong.to_string()),
             ("gaps said (pieces)", gaps_said.to_string()),
             ("**gaps not said** (pieces)", gaps_silent.to_string()),
             ("recovery upstream, p50 / p99", times(&self.upstream_recoveries)),

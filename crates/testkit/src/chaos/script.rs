@@ -1,5 +1,7 @@
 //! What is to happen in one run: drawn from the seed and the run's number alone.
 
+use std::collections::BTreeSet;
+
 use super::Options;
 use crate::checker::Sent;
 use crate::faults::{Dial, Fault, Plane, Planned, UpstreamFault};
@@ -77,8 +79,12 @@ impl Script {
         let hold = if seed.chance(options.holding) { options.hold.as_millis() } else { 0 };
         let (gap, tools) = (seed.between(0, 8), seed.pick(&[0, 5, 7, 9]));
         let prompt = format!("tally {name} {pieces} gap={gap} hold={hold} tools={tools}");
-        let sent =
-            Sent { run: name.clone(), pieces: (0..pieces).map(|n| format!("«{name}:{n}» é漢🎉 ")).collect(), may_have_gaps: false };
+        let sent = Sent {
+            run: name.clone(),
+            pieces: (0..pieces).map(|n| format!("«{name}:{n}» é漢🎉 ")).collect(),
+            may_have_gaps: false,
+            had: BTreeSet::new(),
+        };
         if options.with_gaps && seed.chance(WITH_GAPS) {
             return Self::with_gap(seed, prompt, sent);
         }

@@ -3,7 +3,7 @@
 //! A run is known by the marks in its text, `«NAME:NUMBER»`; until one has come its connections pass as they are. Everything that is no
 //! WebSocket passes.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -127,6 +127,12 @@ struct Road {
     planned: VecDeque<Planned>,
     history: History,
     next: VecDeque<Dial>,
+    /// Pieces that were passed on and not lost on the way.
+    had: BTreeSet<u64>,
+    /// Pieces that were passed on over the connection that goes on.
+    under_way: BTreeSet<u64>,
+    /// The run's result was passed on over it.
+    has_result: bool,
     /// A connection came.
     is_known: bool,
     /// Another one came, from somebody who had no more than one frame.
@@ -199,6 +205,14 @@ impl UpstreamProxy {
             let road = locked(road);
             road.run == run && road.from_nothing
         })
+    }
+
+    /// The pieces of a run that the program has: they were passed on, and connections that ended in good order came later.
+    #[must_use]
+    pub fn had(&self, run: &str) -> BTreeSet<u64> {
+        let roads = locked(&self.shared.roads);
+        let of_run = roads.values().map(|road| locked(road)).filter(|road| road.run == run);
+        of_run.flat_map(|road| road.had.iter().copied().collect::<Vec<_>>()).collect()
     }
 
     /// How many different pieces of a run the server has sent so far.
@@ -311,6 +325,11 @@ struct Connection<'a> {
 
 impl Connection<'_> {
     async fn carry(mut self, rest: &[u8]) -> Option<()> {
+        {
+            let mut road = locked(&self.road);
+            road.under_way.clear();
+            road.has_result = false;
+        }
         if let Some(replay) = self.replay {
             let replayed = {
                 let road = locked(&self.road);
@@ -333,7 +352,11 @@ impl Connection<'_> {
             tokio::select! {
                 read = self.client.read(&mut up) => match read {
                     Ok(length @ 1..) => self.server.write_all(up.get(..length)?).await.ok()?,
-                    _ => return None,
+                    _ => {
+                        // Behind the result it leaves by itself, with everything.
+                        let has_result = locked(&self.road).has_result;
+                        return if has_result { self.arrived() } else { None };
+                    }
                 },
                 read = self.server.read(&mut down) => match read {
                     Ok(length @ 1..) => waiting = cutting.feed(down.get(..length)?),
@@ -352,7 +375,9 @@ impl Connection<'_> {
         let Some(text) = frame.text().filter(|text| text.contains("\"uuid\":") && !text.contains("\"type\":\"result\"")) else {
             if frame.text().is_some_and(|text| text.contains("\"type\":\"result\"")) {
                 // Nothing is replayed behind the end.
-                locked(&self.road).history = History::default();
+                let mut road = locked(&self.road);
+                road.history = History::default();
+                road.has_result = true;
             }
             self.client.write_all(&frame.bytes).await.ok()?;
             return Some(None);
@@ -385,6 +410,9 @@ impl Connection<'_> {
             return (None, if replay == Replay::Partial { 0 } else { 2 });
         }
         let due = own.and_then(|(_, number)| road.planned.pop_front_if(|planned| planned.at <= number));
+        if let (Some((_, number)), true) = (own, due.is_none_or(|planned| planned.after)) {
+            road.under_way.insert(number);
+        }
         if due.is_none_or(|planned| planned.after) && road.history.keep(text) {
             if let (Some(_), run) = (own, road.run.clone()) {
                 *locked(&self.shared.sent).entry(run).or_default() += 1;
@@ -402,7 +430,18 @@ impl Connection<'_> {
         (due, 1)
     }
 
+    /// What was passed on came to the other side: the connection ended in good order, or will only now go bad.
+    fn arrived(&self) -> Option<()> {
+        let mut road = locked(&self.road);
+        let mut under_way = std::mem::take(&mut road.under_way);
+        road.had.append(&mut under_way);
+        Some(())
+    }
+
     async fn end(mut self, frame: &Frame, fault: UpstreamFault) -> Option<()> {
+        if fault != UpstreamFault::Wire(Fault::Reset) {
+            self.arrived()?;
+        }
         match fault {
             // Counted when the connections come that it is about.
             UpstreamFault::Dial(..) => return self.finish().await,
@@ -426,6 +465,7 @@ impl Connection<'_> {
 
     /// Ends the connection in good order.
     async fn finish(self) -> Option<()> {
+        self.arrived()?;
         drop(self.server);
         wire::finish(self.client).await
     }

@@ -105,6 +105,7 @@ async fn follow(way: &mut Way<'_>, run: &Run, had: &mut Had, leaves: Option<u64>
                 view.ends += 1;
                 view.said_incomplete |= frame["is_error"] == true;
                 view.outcome = frame["subtype"].as_str().unwrap_or_default().to_owned();
+                view.ended_well = view.outcome == "success" && frame["is_error"] == false;
             }
             "biumind.session_desynced" => view.said_incomplete = true,
             _ => {}

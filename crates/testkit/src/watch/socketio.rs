@@ -248,7 +248,8 @@ async fn follow(way: &mut Way<'_>, run: &Run, screen: &mut Screen, snapshots: bo
                     "chat:end" => {
                         view.ends += 1;
                         view.outcome = data["status"].as_str().unwrap_or_default().to_owned();
-                        view.said_incomplete |= data["status"] != "completed";
+                        view.ended_well = data["status"] == "completed";
+                        view.said_incomplete |= !view.ended_well;
                     }
                     "system:error" | "system:notification" => view.said_incomplete = true,
                     _ => {}
@@ -275,6 +276,7 @@ async fn load(way: &mut Way<'_>, run: &Run, screen: &mut Screen) -> bool {
     if ["completed", "failed", "interrupted"].contains(&status.as_str()) {
         let view = &mut way.watched.view;
         view.found_ended = true;
+        view.ended_well |= status == "completed";
         view.said_incomplete |= status != "completed";
         if view.outcome.is_empty() {
             view.outcome = status;

@@ -211,6 +211,7 @@ async fn follow(way: &mut Way<'_>, run: &Run, by_id: bool, last: &mut u64, leave
                 kind @ ("done" | "interrupted" | "error") => {
                     view.ends += 1;
                     view.outcome = kind.to_owned();
+                    view.ended_well = kind == "done";
                     view.said_incomplete |= kind != "done";
                 }
                 "notice" => view.said_incomplete = true,
