@@ -112,7 +112,7 @@ Why each of its events is there: the agent server's messages behind it, and the 
 
 Socket.IO with Python, in an environment of its own (on Debian it needs the package python3-venv):
   python3 -m venv interline-venv
-  interline-venv/bin/pip install "python-socketio[asyncio_client]" requests
+  interline-venv/bin/pip install "python-socketio[asyncio-client]" requests
   interline-venv/bin/python -c "
 import asyncio, requests, socketio
 async def main():

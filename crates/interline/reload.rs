@@ -104,7 +104,7 @@ impl Live {
             routes = taken.route.len(),
             policies = taken.policy.len(),
             changed = changed.join(", "),
-            "reloaded"
+            "reloaded; what the tokens' files and variables hold was read again"
         );
         self.config = taken;
         self.upstreams = upstreams;

@@ -1,6 +1,7 @@
 //! What must hold before anything starts. All that is wrong is said at once.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use interline_hub::{
@@ -127,8 +128,22 @@ fn server(config: &Config, found: &mut Findings<'_>) {
             found.add(format!("server.trusted_proxies[{number}]"), why);
         }
     }
+    if !config.journal.path.is_empty() {
+        journal(Path::new(&config.journal.path), found);
+    }
     bounds::check(config, |key, why| found.add(key, why));
     bounds::check_pairs(config, |key, why| found.add(key, why));
+}
+
+/// It may be checked on another machine than it serves on.
+fn journal(path: &Path, found: &mut Findings<'_>) {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.is_dir() {
+        found.warn("journal.path", "is a directory here, where it has to name a file: `serve` does not start with it");
+    } else if !directory.is_dir() {
+        let message = format!("there is no directory {} here: `serve` does not start without it, and makes none", directory.display());
+        found.warn("journal.path", message);
+    }
 }
 
 fn gate(config: &Config, found: &mut Findings<'_>) -> Gate {

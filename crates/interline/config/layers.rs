@@ -192,7 +192,7 @@ pub(crate) fn read<T: DeserializeOwned>(layers: &[Layer]) -> Result<Read<T>, Vec
         if message.starts_with(UNKNOWN) {
             unknown.push(Problem::at(place, path.clone(), message).without_secrets());
         } else if !taken.iter().any(|taken| *message == missing(&path, taken)) {
-            unreadable.push(Problem::at(place, path.clone(), message).without_secrets());
+            unreadable.push(Problem::at(place, path.clone(), in_words(message)).without_secrets());
         }
         // Whatever cannot be taken away ends the search, and so does the last key.
         if !key.is_some_and(|key| take(&mut merged, &key.spans)) {
@@ -279,5 +279,13 @@ fn list_value(
     }
     if let Some(place) = locate(key.start) {
         keys.push(Key { path, spans: [key, value.span()], place });
+    }
+}
+/// What a key takes, without the names of types.
+fn in_words(message: &str) -> String {
+    let kinds = ["u64", "u32", "u16", "u8", "usize"];
+    match message.split_once("expected ") {
+        Some((before, kind)) if kinds.contains(&kind) => format!("{before}expected a whole number that is not negative"),
+        _ => message.to_owned(),
     }
 }

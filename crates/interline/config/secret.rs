@@ -119,6 +119,8 @@ impl PartialEq for Written {
 pub(crate) enum SecretError {
     #[error("the environment variable {0} is not set")]
     Unset(String),
+    #[error("names no environment variable: env = \"NAME\"")]
+    Unnamed,
     #[error("the file {0} cannot be read: {1}")]
     Unreadable(String, std::io::Error),
     #[error("it is empty")]
@@ -155,6 +157,9 @@ impl HashedSecret {
 }
 
 fn from_env(name: &str) -> Result<Secret, SecretError> {
+    if name.is_empty() {
+        return Err(SecretError::Unnamed);
+    }
     not_empty(Secret::new(std::env::var(name).map_err(|_| SecretError::Unset(name.to_owned()))?))
 }
 

@@ -472,3 +472,27 @@ fn a_token_for_a_cell_that_nothing_serves_is_a_mistake() {
     let said = refused(&text);
     assert!(said.contains("token[0].cells[1]: no [[route]] serves the cell \"my-sell\""), "{said}");
 }
+
+#[test]
+fn numbers_are_told_in_words_and_variables_by_name() {
+    for wrong in ["\"5s\"", "-1", "10.5"] {
+        let said = refused(&format!("[server]\ndrain_ms = {wrong}\n{LEAST}"));
+        assert!(said.starts_with("interline.toml:2: server.drain_ms: invalid "), "{said}");
+        assert!(said.contains("expected a whole number that is not negative") && !said.contains("u64"), "{said}");
+    }
+    let unnamed = format!("[auth]\nmode = \"tokens\"\n{LEAST}[[token]]\nname = \"web\"\nsecret = {{ env = \"\" }}\ncells = [\"*\"]\n");
+    assert!(refused(&unnamed).contains("names no environment variable"), "{}", refused(&unnamed));
+}
+
+#[test]
+fn a_place_where_no_journal_can_be_is_a_warning() {
+    let here = std::env::temp_dir();
+    let nowhere = here.join("interline-nowhere").join("journal");
+    for (path, why) in [(here.as_path(), "is a directory here"), (nowhere.as_path(), "there is no directory")] {
+        let checked = from_layers(&[file(&format!("{LEAST}[journal]\npath = {path:?}\n"))]).unwrap();
+        let said: Vec<String> = checked.warnings.iter().map(ToString::to_string).collect();
+        assert!(said.iter().any(|said| said.contains("journal.path: ") && said.contains(why)), "{said:?}");
+    }
+    let checked = from_layers(&[file(&format!("{LEAST}[journal]\npath = {:?}\n", here.join("journal")))]).unwrap();
+    assert!(checked.warnings.is_empty(), "{:?}", checked.warnings);
+}
