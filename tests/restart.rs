@@ -160,12 +160,14 @@ async fn case_b9_killed_in_the_middle_of_runs_everybody_sees_the_rest_and_everyt
         let (session, run) = begin(&base, cell, &format!("tally {cell} {PIECES} gap={GAP_MS}")).await;
         let sse = tokio::spawn(follow_sse(base.clone(), cell, run.clone()));
         let native = tokio::spawn(follow_native(base.clone(), cell, run.clone(), Vec::new()));
-        let socketio = tokio::spawn(Client::new("stays.mjs", &base).args(["--token", &token(cell), "--session", &session]).run());
-        watched.push((cell, run, sse, native, socketio));
+        let stays = Client::new("stays.mjs", &base).args(["--token", &token(cell), "--session", &session]);
+        let socketio = tokio::spawn(stays.run());
+        let typed = Client::new("stays.mjs", &base).args(["--token", &token(cell), "--session", &session, "--typed"]);
+        watched.push((cell, run, sse, native, (socketio, tokio::spawn(typed.run()))));
     }
     eventually("both runs are in the middle, and everybody watches", PATIENCE, async || {
         let metrics = get(&format!("{base}/metrics"), "").await.body;
-        metrics.lines().any(|line| line == "interline_socketio_sockets 2")
+        metrics.lines().any(|line| line == "interline_socketio_subscriptions 4")
     })
     .await;
     for (cell, run, ..) in &watched {
@@ -186,13 +188,17 @@ async fn case_b9_killed_in_the_middle_of_runs_everybody_sees_the_rest_and_everyt
     let whole = join_all(watched.into_iter().map(async |(cell, run, sse, native, socketio)| {
         let (sse, sse_times) = timeout(PATIENCE, sse).await.expect("it ends").expect("a client");
         let (native, native_times) = timeout(PATIENCE, native).await.expect("it ends").expect("a client");
+        let (socketio, typed) = socketio;
         let socketio = timeout(PATIENCE, socketio).await.expect("it ends").expect("a client").content();
-        (cell, run, (sse, sse_times), (native, native_times), socketio)
+        let typed = timeout(PATIENCE, typed).await.expect("it ends").expect("a client").content();
+        (cell, run, (sse, sse_times), (native, native_times), (socketio, typed))
     }))
     .await;
-    for (cell, run, (sse, sse_times), (native, native_times), socketio) in whole {
+    for (cell, run, (sse, sse_times), (native, native_times), (socketio, typed)) in whole {
         assert!(sse_times > 1 && native_times > 1, "{cell}: nobody lost its connection");
-        assert!(socketio.output.contains("{\"connected\":2}"), "{cell}: {}", socketio.output);
+        for client in [&socketio, &typed] {
+            assert!(client.output.contains("{\"connected\":2}"), "{cell}: {}", client.output);
+        }
         let expected: String = (0..PIECES).map(|n| tally_text(cell, n)).collect();
         let replayed = replay(&base, cell, &run).await;
         let all = events(&replayed);
@@ -209,6 +215,12 @@ async fn case_b9_killed_in_the_middle_of_runs_everybody_sees_the_rest_and_everyt
         assert!(sequences.is_sorted_by(|one, next| one + 1 == *next), "{cell}: {sequences:?}");
         let ends = raw_of(&socketio).iter().filter(|event| event["type"] == "chat:end").count();
         assert_eq!(ends, 1, "{cell}");
+        assert!(sequences.first() == Some(&1), "{cell}: {sequences:?}");
+        let lines = typed.json_lines();
+        let typed = lines.iter().rev().find_map(|line| line.get("typed")).expect("what it shows");
+        assert_eq!((&typed["text"], &typed["chat_ends"]), (&json!(expected), &json!(1)), "{cell}");
+        let ends = typed["turn_ends"].as_object().expect("turns");
+        assert!(!ends.is_empty() && ends.values().all(|times| *times == 1), "{cell}: {ends:?}");
     }
     drop(again);
 }

@@ -1,4 +1,4 @@
-//! Cases B1, B4, B8, B9 and B11: a client that is cut after any event, in any way, on any surface and framing, comes back and has the exact rest;
+//! Cases B1, B2, B4, B8, B9 and B11: a client that is cut after any event, in any way, on any surface and framing, comes back and has the exact rest;
 //! and what is no place in a run is never answered with a plausible part of one.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on should say where")]
@@ -233,6 +233,45 @@ async fn case_b1_native_cursors_give_the_exact_rest_behind_every_frame() {
     for (at, union) in join_all(cuts).await {
         assert!(union == whole, "bridge behind {at}: {union:#?}");
     }
+}
+
+/// Case B2: a thousand come while a run is at full rate, each at a moment of its own, and each has all of it. Every order of what an attach and an
+/// append do is tried in `races.rs` of the hub.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_b2_whoever_comes_at_any_moment_of_a_run_at_full_rate_has_all_of_it() {
+    const MANY: u64 = 1_000;
+    let stand = stand("").await;
+    let (base, secret) = (stand.base(), token("cloud"));
+    let whole = stand.run("cloud", "tally race 2000 gap=1").await;
+    let run = whole.headers["x-run-id"].to_str().expect("a run").to_owned();
+    let whole = tokio::spawn(whole.rest());
+    let (path, stream) = (format!("/cells/cloud/runs/{run}/events?from_seq=1"), format!("/v1/agent/sessions/{run}/stream?since_seq=1"));
+    let coming = (0..MANY).map(|n| {
+        let (path, stream, secret) = (&path, &stream, &secret);
+        async move {
+            // Scattered over what the run takes, and a moment beyond.
+            tokio::time::sleep(Duration::from_micros(n * 7_919_317 % 3_000_000)).await;
+            if n % 4 == 0 {
+                frames(&mut socket(base, stream, secret).await, usize::MAX, |frame| kind(frame) == "result").await.join("\n")
+            } else {
+                Wire::ask(base, "GET", path, secret, &[], "").await.rest().await
+            }
+        }
+    });
+    let seen = tokio::time::timeout(PATIENCE, join_all(coming)).await.expect("they have all of it");
+    whole.await.expect("it ends");
+    let events = Wire::ask(base, "GET", &path, &secret, &[], "").await.rest().await;
+    let all = frames(&mut socket(base, &stream, &secret).await, usize::MAX, |frame| kind(frame) == "result").await.join("\n");
+    assert!(blocks(events.as_bytes()).len() > 2_000 && all.lines().count() > 2_000);
+    for (n, had) in seen.iter().enumerate() {
+        let expected = if n % 4 == 0 { &all } else { &events };
+        assert!(had == expected, "{n}: {} bytes of {}, the same up to {:?}", had.len(), expected.len(), differs(had, expected));
+    }
+}
+
+/// Where two texts differ first.
+fn differs(one: &str, other: &str) -> Option<usize> {
+    one.bytes().zip(other.bytes()).position(|(one, other)| one != other)
 }
 
 /// What the sockets of `resume.mjs` have in the end: that of the one that was not cut, of those that were, and the messages over REST.

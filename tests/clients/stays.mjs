@@ -1,12 +1,13 @@
 #!/usr/bin/env node
 // socket.io-client that watches one session until a run has ended, whatever becomes of its server meanwhile: it comes back by itself and
-// subscribes behind the last event it saw. Prints {"connected": N} each time, and {"raw": [...]} with every event at the end.
+// subscribes behind the last event it saw. Prints {"connected": N} each time, and {"raw": [...]} with every event at the end; with --typed it
+// reads turns, and prints {"typed": {"text", "turn_ends", "chat_ends"}}: what it shows, and how often it was told the end of each turn and of the chat.
 
 import { io } from "socket.io-client";
 import { print, programArguments, remark, required, run } from "./program.mjs";
 
 await run(async () => {
-  const args = programArguments({ session: { type: "string" }, transport: { type: "string", default: "websocket" } });
+  const args = programArguments({ session: { type: "string" }, typed: { type: "boolean" }, transport: { type: "string", default: "websocket" } });
   required(args, "session");
   const socket = io(args.base, {
     auth: { token: args.token },
@@ -16,11 +17,14 @@ await run(async () => {
     reconnectionDelayMax: 200,
   });
   const raw = [];
+  const typed = { turns: new Map(), turn_ends: {}, chat_ends: 0 };
+  const said = (turn) => turn.blocks.filter((block) => block.type === "text").map((block) => block.content).join("");
   let connected = 0;
   await new Promise((resolve, reject) => {
     socket.on("connect", () => {
       const after_sequence = raw.at(-1)?.stream_sequence ?? 0;
-      const wanted = { session_id: args.session, event_format: "raw", after_sequence, resume: connected > 0 };
+      const from = { event_format: "raw", after_sequence, resume: connected > 0 };
+      const wanted = { session_id: args.session, ...(args.typed ? {} : from) };
       socket.emit("session:subscribe", wanted, () => print({ connected: ++connected }));
     });
     socket.on("connect_error", (error) => remark(`connecting again: ${error.message}`));
@@ -29,9 +33,24 @@ await run(async () => {
       raw.push(...events);
       if (events.at(-1)?.type === "chat:end") resolve();
     });
+    if (!args.typed) return;
+    socket.on("turn:start", (turn) => turn.role === "assistant" && typed.turns.set(turn.turn_id, said(turn)));
+    socket.on("turn:patch", ({ turn_id, patch_type, data }) => {
+      if (patch_type === "add_content" && data.type === "text") typed.turns.set(turn_id, typed.turns.get(turn_id) + data.text_delta);
+    });
+    socket.on("turn:end", (turn) => {
+      if (turn.role !== "assistant") return;
+      if (typed.turns.get(turn.turn_id) !== said(turn)) reject(new Error(`its patches said ${typed.turns.get(turn.turn_id)}, its end ${said(turn)}`));
+      typed.turn_ends[turn.turn_id] = (typed.turn_ends[turn.turn_id] ?? 0) + 1;
+    });
+    socket.on("chat:end", () => {
+      typed.chat_ends += 1;
+      resolve();
+    });
   });
   // What comes behind the end is one too many.
   await new Promise((later) => setTimeout(later, 50));
-  print({ raw });
+  const { turns, turn_ends, chat_ends } = typed;
+  print(args.typed ? { typed: { text: [...turns.values()].join(""), turn_ends, chat_ends } } : { raw });
   socket.disconnect();
 });

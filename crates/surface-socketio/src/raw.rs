@@ -278,7 +278,8 @@ impl RawWriter {
 
     /// Where the items begin that a socket is owed which subscribes now, if it is owed any, and behind which of their numbers: those of the chat that
     /// runs, or, to a client that comes back, those of the latest chat if it had not seen its end. A number that this chat has not come to is
-    /// another chat's, so nothing of this one was seen.
+    /// another chat's, so nothing of this one was seen. One that it has passed is taken for its own: the wire names no chat beside the number
+    /// (socketio.md §2.2), and a client that was away from one chat to the next reads the messages anyway.
     #[must_use]
     pub fn owed_from(&self, after: u64, resume: bool) -> Option<(u64, u64)> {
         let latest = self.writer.raw.as_ref().map_or(0, |raw| raw.sequence);
