@@ -13,7 +13,7 @@ use std::time::Duration;
 use breaks::{Wire, blocks};
 use futures_util::future::join_all;
 use interline_sim::Options;
-use interline_testkit::{eventually, get, post};
+use interline_testkit::{Temp, eventually, get, post};
 use serde_json::{Value, json};
 use support::{Stand, events, text, token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -255,6 +255,43 @@ async fn case_d5_who_never_reads_is_cut_and_comes_back_for_the_rest_on_every_sur
         assert!(timeout(PATIENCE, again.read_buf(&mut seen)).await.expect("it goes on").expect("open") > 0, "closed");
     }
     assert_eq!(deltas(&seen), (0..3).map(|n| interline_sim::tally_text("next", n)).collect::<String>());
+}
+
+/// The same, of a hundred: what they cost is what may wait for them, and not what they are owed. Others that come and leave at once show what the runs
+/// themselves cost. The case at its own size is `interline-bench stalled`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn case_d5_a_hundred_clients_that_never_read_cost_what_may_wait_for_them() {
+    const RUNS: usize = 34;
+    const BOUND: usize = 64 * 1024;
+    const SIZE: usize = 40 * 8_192;
+    let _alone = ALONE.lock().await;
+    let folder = Temp::file("here", "");
+    let journal = folder.path().with_file_name("journal");
+    let stand = stand(&format!("write_stall_ms = 600_000\n[journal]\npath = {journal:?}\nmemory_bytes = 1_048_576\n")).await;
+    let mut held = Vec::new();
+    let mut grown = Vec::new();
+    // The first pass fills what the allocator keeps.
+    for stay in [false, false, true] {
+        let before = resident(&stand);
+        for n in 0..RUNS {
+            let watched = session(&stand).await;
+            let chatting = deaf(&stand, &watched, WINDOW).await;
+            let mut stream = stand.run_in(CELL, &format!("tally n{n} 40 size=8192"), Some(&watched)).await;
+            stream.until("stream_delta").await;
+            let run = run_of(&stream);
+            let clients = [chatting, sse(&stand, &run, WINDOW).await, native(&stand, &run, WINDOW).await];
+            if stay {
+                held.extend(clients);
+            }
+            stream.rest().await;
+        }
+        grown.push(resident(&stand).saturating_sub(before));
+    }
+    assert!(metric(&stand, "interline_connections_open").await >= held.len() as f64, "some of them were let go");
+    println!("grown by {grown:?}");
+    let cost = grown[2].saturating_sub(grown[1]);
+    // Twice: a connection costs something itself, and what the allocator keeps is no even number. An unbounded queue would hold five times as much.
+    assert!(cost < 2 * held.len() * BOUND, "{cost} bytes for {} clients, which are owed {} each; passes: {grown:?}", held.len(), SIZE);
 }
 
 /// The frames of a run that is over, behind so many.
