@@ -7,14 +7,17 @@ mod support;
 #[path = "support/wire.rs"]
 mod wire;
 
+use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::StreamExt;
 use interline_sim::{Options, Pace, Simulator};
-use interline_testkit::{Answer, Program, Stream, eventually, get, post, request};
+use interline_testkit::{Answer, Program, Stream, Temp, eventually, get, post, request};
 use serde_json::{Value, json};
 use support::{INTERLINE, end, events};
 use tokio::net::TcpListener;
+use tokio::process::Command;
+use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -229,6 +232,89 @@ async fn case_d13_where_expired_streams_are_closed_a_new_token_reads_on_without_
         }
     }
     assert_eq!(frames.get(..seen.len()), Some(&seen[..]));
+}
+
+// Others took an empty secret for one like any other, and a bearer of nothing matched it.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_f5_an_empty_secret_starts_nothing_wherever_it_comes_from() {
+    let (empty, blank) = (Temp::file("empty", ""), Temp::file("blank", " \n\n"));
+    let from_file = |file: &Temp| format!("{{ file = {:?} }}", file.path().to_str().expect("a UTF-8 path"));
+    for secret in [
+        "{ env = \"INTERLINE_TEST_TOKEN\" }".to_owned(),
+        "{ env = \"INTERLINE_TEST_BLANK\" }".to_owned(),
+        "[{ value = \"good\" }, { env = \"INTERLINE_TEST_TOKEN\" }]".to_owned(),
+        "{ value = \"\" }".to_owned(),
+        from_file(&empty),
+        from_file(&blank),
+    ] {
+        let config = format!(
+            "[auth]\nmode = \"tokens\"\n\n{}\n[[upstream]]\nname = \"plane\"\nkind = \"bridge\"\nurl = \"http://127.0.0.1:1\"\n\n\
+             [[route]]\ncell = \"*\"\nupstream = \"plane\"\n",
+            token("web", &format!("secret = {secret}"))
+        );
+        let file = Temp::file("interline.toml", &config);
+        let line = config.lines().position(|line| line.starts_with("secret")).expect("its line") + 1;
+        let key = if secret.starts_with('[') { "token[0].secret[1]" } else { "token[0].secret" };
+        let wanted = format!("{}:{line}: {key}: it is empty", file.path().display());
+        let mut program = Command::new(INTERLINE);
+        program.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(file.path()).kill_on_drop(true).stdin(Stdio::null());
+        program.env("INTERLINE_TEST_TOKEN", "").env("INTERLINE_TEST_BLANK", "  ");
+        let over = timeout(Duration::from_secs(10), program.output()).await.expect("it does not serve").expect("it starts");
+        let said = String::from_utf8_lossy(&over.stderr).into_owned() + &String::from_utf8_lossy(&over.stdout);
+        assert!(!over.status.success() && said.contains(&wanted) && !said.contains("http://127.0.0.1"), "{secret}: {wanted}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn case_f5_an_empty_bearer_opens_nothing_on_any_surface() {
+    let queries = "[sse]\nquery_token = \"always\"\n[socketio]\nquery_token = \"always\"\n";
+    let stand = Stand::new("", &token("a", "secret = { value = \"a\" }"), queries).await;
+    let (stream, run, session) = stand.start("a", "quick").await;
+    assert_eq!(end(&events(&stream.rest().await)), "done");
+    let body = json!({"actor": "u", "messages": [{"role": "user", "content": "quick"}]}).to_string();
+    let upgrade =
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+    for bearer in ["", "Authorization: Bearer \r\n", "Authorization: Bearer\r\n", "Authorization: Bearer  \t \r\n", "Authorization:\r\n"] {
+        for (method, path, more, body) in [
+            ("POST", "/cells/c/run".to_owned(), "Content-Type: application/json\r\n", body.as_str()),
+            ("GET", format!("/cells/c/runs/{run}/events"), "Accept: text/event-stream\r\n", ""),
+            ("GET", format!("/cells/c/runs/{run}/events?access_token="), "", ""),
+            ("GET", format!("/cells/c/runs/{run}/events?token=&ticket="), "", ""),
+            ("POST", "/cells/c/tickets".to_owned(), "", "{}"),
+            ("GET", "/api/sessions".to_owned(), "", ""),
+            ("GET", "/api/sessions?token=".to_owned(), "", ""),
+            ("POST", "/v1/agent/sessions".to_owned(), "", r#"{"mode":"chat","prompt":"quick"}"#),
+            ("GET", format!("/v1/agent/sessions/{session}/stream"), upgrade, ""),
+            ("GET", format!("/v1/agent/sessions/{session}/stream?session_token="), upgrade, ""),
+        ] {
+            let (status, answer) = exchange(stand.base(), method, &path, &format!("{bearer}{more}"), body.as_bytes()).await;
+            assert_eq!(status, 401, "{bearer:?} {method} {path}: {answer}");
+        }
+        // A Socket.IO client comes in or not when it connects to the namespace, whatever opened the transport before.
+        for query in ["", "&token="] {
+            let path = format!("/socket.io/?EIO=4&transport=polling{query}");
+            for auth in ["40", r#"40{}"#, r#"40{"token":""}"#, r#"40{"token":" "}"#, r#"40{"token":null}"#] {
+                let (_, opened) = exchange(stand.base(), "GET", &path, bearer, b"").await;
+                let sid = opened.split("\"sid\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("an Engine.IO session");
+                let path = format!("{path}&sid={sid}");
+                assert_eq!(exchange(stand.base(), "POST", &path, bearer, auth.as_bytes()).await.0, 200);
+                let mut answer = String::new();
+                // Heartbeats come between.
+                while answer.is_empty() || answer.ends_with("\r\n\r\n2") {
+                    answer = exchange(stand.base(), "GET", &path, bearer, b"").await.1;
+                }
+                assert!(answer.contains("44{\"message\":\"Unauthorized"), "{bearer:?} {query} {auth}: {answer}");
+                assert!(!answer.contains("40{"), "{answer}");
+            }
+        }
+    }
+    for auth in [json!({}), json!({"token": ""})] {
+        let refused = RawSocket::connect(stand.base(), "&token=", &auth).await.err().expect("a refusal");
+        assert!(refused.contains("Unauthorized"), "{refused}");
+    }
+    // The one run that there is, is the one with a token.
+    let runs = get(&stand.url("/cells/c/runs"), "a").await.json();
+    assert_eq!(runs["runs"].as_array().map(Vec::len), Some(1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
