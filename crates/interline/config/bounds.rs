@@ -134,8 +134,8 @@ mod tests {
             ),
             (|config| config.run.stop_grace_ms = 10_000, "native.replace_timeout_ms must be more than run.stop_grace_ms, which is 10000: "),
             (
-                |config| config.native.pong_timeout_ms = 30_000,
-                "native.pong_timeout_ms must be more than native.ping_interval_ms, which is 30000: ",
+                |config| config.native.pong_timeout_ms = 25_000,
+                "native.pong_timeout_ms must be more than native.ping_interval_ms, which is 25000: ",
             ),
             (|config| config.link.backoff_max_ms = 0, "link.backoff_max_ms must be at least link.backoff_first_ms, which is 1000: "),
             (|config| config.run.forget_ms = 1, "run.forget_ms must be at least run.keep_ms, which is 3600000: "),

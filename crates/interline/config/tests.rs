@@ -450,6 +450,15 @@ fn two_tokens_have_two_secrets() {
 }
 
 #[test]
+fn heartbeats_come_before_a_balancer_that_waits_thirty_seconds_gives_up() {
+    let Config { sse, socketio, native, .. } = Config::default();
+    for (surface, every) in [("sse", sse.heartbeat_ms), ("socketio", socketio.ping_interval_ms), ("native", native.ping_interval_ms)] {
+        // With something over for the way; none at all would be a zero.
+        assert!((1..=27_000).contains(&every), "{surface}: {every} ms");
+    }
+}
+
+#[test]
 fn every_number_has_bounds_that_are_told() {
     for (line, why) in [
         ("[server]\nmax_connections = 9_223_372_036_854_775_807", "server.max_connections: must be at most 1000000000000"),

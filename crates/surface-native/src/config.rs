@@ -51,7 +51,8 @@ impl Default for Config {
             cloud: true,
             bridge: true,
             coding_channel: false,
-            ping_interval_ms: 30_000,
+            // Less than the thirty seconds after which many balancers cut what is silent.
+            ping_interval_ms: 25_000,
             pong_timeout_ms: 60_000,
             write_timeout_ms: 10_000,
             close_timeout_ms: 1_000,
