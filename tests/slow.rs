@@ -212,7 +212,9 @@ async fn case_d5_who_never_reads_is_cut_and_comes_back_for_the_rest_on_every_sur
     let stand = Stand::with(Options::default(), &format!("{config}write_stall_ms = 3_000\n")).await;
     let open = async || metric(&stand, "interline_connections_open").await;
     let watched = session(&stand).await;
-    let at_first = open().await;
+    // The one that asks, and no longer the one that made the session: else one that is not cut would pass for that.
+    let at_first = 1.0;
+    eventually("nobody else is there", PATIENCE, async || open().await <= at_first).await;
     let mut chatting = deaf(&stand, &watched, WINDOW).await;
     let mut stream = stand.run_in(CELL, "tally long 200 size=16384", Some(&watched)).await;
     stream.until("stream_delta").await;
@@ -360,6 +362,7 @@ async fn case_d6_and_e4_slow_clients_miss_nothing_and_cost_no_time() {
     );
     let (took, spent) = (since.elapsed(), ticks(&stand) - before);
     println!("three slow readers: {} ms of processor time in {took:?}", spent * 10);
+    assert!(took > Duration::from_secs(5), "they were not slow long enough to tell: {took:?}");
     // A twentieth is what the case allows, and so much again for what it takes to see the time pass.
     assert!(Duration::from_millis(spent * 10) <= took / 20 + Duration::from_millis(100), "{spent} ticks in {took:?}");
     let path = format!("/cells/{CELL}/runs/{run}/events");
@@ -417,4 +420,50 @@ async fn case_e2_abandoned_polling_handshakes_are_given_back() {
     // A session that stays takes some three kilobytes: thirty megabytes more after the fourth round than after the second, and more after the last.
     let least = after.iter().skip(3).min().expect("a round");
     assert!(*least < after[1] + 20_000_000, "{after:?}");
+}
+
+// Those that nothing but the heartbeat can end: there is time enough to connect, and most have.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_e2_sessions_that_fall_silent_behind_the_handshake_or_the_connect_are_ended_by_the_heartbeat() {
+    const SILENT: usize = 300;
+    const CONNECTED: usize = 1_000;
+    let _alone = ALONE.lock().await;
+    let config = "[socketio]\nping_interval_ms = 5_000\nping_timeout_ms = 5_000\nconnect_timeout_ms = 600_000\n";
+    let stand = Stand::with(Options::default(), config).await;
+    let path = format!("{}/socket.io/?EIO=4&transport=polling", stand.base());
+    let shown = async || metric(&stand, "interline_socketio_sockets").await;
+    assert_eq!(shown().await, 0.0);
+    let open = async || {
+        let answer = get(&path, "").await.body;
+        let hello: Value = serde_json::from_str(answer.strip_prefix('0').expect("a handshake")).expect("JSON");
+        hello["sid"].as_str().expect("an id").to_owned()
+    };
+    let mut sids = Vec::new();
+    for _ in 0..SILENT / 20 {
+        sids.extend(join_all((0..20).map(|_| open())).await);
+    }
+    let connect = format!("40{}", json!({"token": token(CELL)}));
+    let begun = Instant::now();
+    for _ in 0..CONNECTED / 20 {
+        let each = (0..20).map(|_| async {
+            let sid = open().await;
+            let answer = post(&format!("{path}&sid={sid}"), "", &connect).await;
+            assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
+            sid
+        });
+        sids.extend(join_all(each).await);
+    }
+    let most = shown().await;
+    println!("{CONNECTED} sockets that never read, made in {:?}: {most} are shown", begun.elapsed());
+    assert!(most > CONNECTED as f64 / 2.0, "{most}");
+    eventually("none is left", PATIENCE, async || shown().await == 0.0).await;
+    println!("and none after {:?}", begun.elapsed());
+    // The first heartbeat goes out at once, and waits for its answer as long as any.
+    assert!(begun.elapsed() > Duration::from_secs(5), "they were ended by something else");
+    // Nor is the transport: an answer to a heartbeat finds nobody, whether its session had connected or not.
+    for sids in sids.chunks(20) {
+        for answer in join_all(sids.iter().map(async |sid| post(&format!("{path}&sid={sid}"), "", "3").await)).await {
+            assert!(answer.status == 400 && answer.body.contains("Session ID unknown"), "{} {}", answer.status, answer.body);
+        }
+    }
 }
