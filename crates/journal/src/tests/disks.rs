@@ -1,8 +1,8 @@
-//! A disk for tests: in memory, with a cache that a loss of power empties, and faults on demand.
+//! A disk for tests: in memory, with a cache that a loss of power empties, and faults on demand: it refuses, or it does not come back.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use redb::{BackendError, StorageBackend};
 use std::ops::Bound;
@@ -11,7 +11,14 @@ use crate::disk::Disk;
 
 /// A disk and what is on it. Clones are the same disk.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestDisk(Arc<Mutex<Plate>>);
+pub(super) struct TestDisk(Arc<Drive>);
+
+#[derive(Debug, Default)]
+struct Drive {
+    plate: Mutex<Plate>,
+    /// Who hangs waits here for another fault, or none.
+    moves: Condvar,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Plate {
@@ -29,6 +36,8 @@ pub(super) struct Plate {
     pub(super) capacity: Option<u64>,
     pub(super) syncs: usize,
     pub(super) writes: usize,
+    /// Calls that wait for the disk to go on.
+    pub(super) hanging: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +54,10 @@ pub(super) enum Fault {
     Writes,
     /// Everything is written, and no sync succeeds.
     Syncs,
+    /// Whoever writes waits until there is another fault, or none. What is there can be read.
+    HangingWrites,
+    /// The same for whoever syncs.
+    HangingSyncs,
     /// Nothing can be opened, as without the right to.
     Opening,
 }
@@ -64,11 +77,23 @@ fn apply(bytes: &mut Vec<u8>, change: &Change) {
 
 impl TestDisk {
     pub(super) fn plate(&self) -> MutexGuard<'_, Plate> {
-        self.0.lock().unwrap()
+        self.0.plate.lock().unwrap()
     }
 
     pub(super) fn set(&self, fault: Fault) {
         self.plate().fault = fault;
+        self.0.moves.notify_all();
+    }
+
+    /// The plate, once the disk does not hang in this way.
+    fn plate_unless(&self, hangs: Fault) -> MutexGuard<'_, Plate> {
+        let mut plate = self.plate();
+        plate.hanging += 1;
+        while plate.fault == hangs {
+            plate = self.0.moves.wait(plate).unwrap();
+        }
+        plate.hanging -= 1;
+        plate
     }
 
     /// The disk as it is after a loss of power: `keep` says of each change since the last sync how many bytes of it were written. Length
@@ -100,7 +125,8 @@ impl TestDisk {
     }
 
     pub(super) fn holding(bytes: Vec<u8>) -> Self {
-        Self(Arc::new(Mutex::new(Plate { synced: bytes.clone(), shown: bytes, exists: true, ..Plate::default() })))
+        let plate = Plate { synced: bytes.clone(), shown: bytes, exists: true, ..Plate::default() };
+        Self(Arc::new(Drive { plate: Mutex::new(plate), moves: Condvar::new() }))
     }
 
     /// Changes what lies on the disk behind everybody's back.
@@ -193,11 +219,11 @@ impl StorageBackend for TestDisk {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.plate().change(Change::Length(len))
+        self.plate_unless(Fault::HangingWrites).change(Change::Length(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut plate = self.plate();
+        let mut plate = self.plate_unless(Fault::HangingSyncs);
         if plate.fault == Fault::Syncs {
             return Err(io::Error::other("the disk does not sync"));
         }
@@ -208,7 +234,7 @@ impl StorageBackend for TestDisk {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.plate().change(Change::Write(offset, data.to_vec()))
+        self.plate_unless(Fault::HangingWrites).change(Change::Write(offset, data.to_vec()))
     }
 
     fn close(&self) -> io::Result<()> {

@@ -1,5 +1,8 @@
 //! What a disk can do to a journal, and what the journal makes of it.
 
+use std::sync::mpsc;
+use std::time::Duration;
+
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -107,6 +110,72 @@ fn while_the_disk_fails_buffered_records_wait_in_memory_and_are_written_in_order
         assert_eq!(times(&*log, 0), (0..31).collect::<Vec<_>>());
         drop(journal);
         assert_eq!(stored_times(&on(&disk.after_power_loss(|_| 0)), "s"), (0..31).collect::<Vec<_>>());
+    }
+}
+
+/// What `work` gives, for which the disk must not be waited for. It hangs no longer when that is found out, so that the test ends.
+fn meanwhile<T: Send>(disk: &TestDisk, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let (done, result) = mpsc::channel();
+        scope.spawn(move || done.send(work()));
+        result.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| {
+            disk.set(Fault::None);
+            panic!("it waits for the disk");
+        })
+    })
+}
+
+#[test]
+fn while_the_disk_hangs_buffered_logs_are_appended_to_and_read_and_only_who_is_promised_the_disk_waits() {
+    for fault in [Fault::HangingWrites, Fault::HangingSyncs] {
+        let disk = TestDisk::default();
+        let journal = on(&disk);
+        let (buffered, fsync) =
+            (journal.open(&key("b"), &birth(), Durability::Buffered), journal.open(&key("f"), &birth(), Durability::Fsync));
+        (0..10).for_each(|at| buffered.append(frame(at), Mark::Plain).unwrap());
+        journal.flush().unwrap();
+        fsync.append(frame(0), Mark::Plain).unwrap();
+        disk.set(fault);
+        meanwhile(&disk, || {
+            buffered.append(frame(10), Mark::Plain).unwrap();
+            // The writer is in the disk now, with a commit that is not over.
+            while disk.plate().hanging == 0 {
+                std::thread::yield_now();
+            }
+            (11..500).for_each(|at| buffered.append(frame(at), Mark::Plain).unwrap());
+            // From the disk, from what is being written, and from what waits.
+            assert_eq!(times(&*buffered, 0), (0..500).collect::<Vec<_>>());
+            assert_eq!((buffered.first(), buffered.len()), (0, 500));
+            let new = journal.open(&key("n"), &birth(), Durability::Buffered);
+            new.append(frame(7), Mark::Plain).unwrap();
+            assert_eq!(times(&*new, 0), [7]);
+            assert_eq!((times(&*fsync, 0), fsync.len()), (vec![0], 1));
+            assert_eq!(journal.health(), Health::Well);
+        });
+        let before = journal.unwritten_bytes();
+        std::thread::scope(|scope| {
+            let (done, stored) = mpsc::channel();
+            let appending = fsync.clone();
+            scope.spawn(move || done.send(appending.append(frame(1), Mark::Plain)));
+            meanwhile(&disk, || {
+                while journal.unwritten_bytes() == before {
+                    std::thread::yield_now();
+                }
+                // It is in the log's hands, and neither shown nor answered, whatever goes on beside it.
+                (500..1_000).for_each(|at| buffered.append(frame(at), Mark::Plain).unwrap());
+                assert_eq!(times(&*buffered, 0), (0..1_000).collect::<Vec<_>>());
+                assert_eq!((times(&*fsync, 0), fsync.len()), (vec![0], 1));
+            });
+            assert_eq!(stored.try_recv(), Err(mpsc::TryRecvError::Empty));
+            assert!(disk.plate().hanging > 0, "it still hangs");
+            disk.set(Fault::None);
+            assert_eq!(stored.recv_timeout(Duration::from_secs(20)), Ok(Ok(())));
+        });
+        assert_eq!(times(&*fsync, 0), [0, 1]);
+        journal.flush().unwrap();
+        let again = on(&disk.after_power_loss(|_| 0));
+        assert_eq!((stored_times(&again, "f"), stored_times(&again, "n")), (vec![0, 1], vec![7]));
+        assert_eq!(stored_times(&again, "b"), (0..1_000).collect::<Vec<_>>());
     }
 }
 
