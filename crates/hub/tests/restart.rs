@@ -249,21 +249,28 @@ fn sessions_at_rest_hold_nothing_in_memory_and_show_the_same() {
 fn whole_runs_are_forgotten_by_number_age_and_size_the_oldest_first() {
     let by_number = Settings { run: RunConfig { max_runs: 2, max_active: 100, ..RunConfig::default() }, ..Settings::default() };
     let by_size = Settings { max_bytes: 0, ..Settings::default() };
-    for (name, settings, left) in [("number", by_number, 2), ("size", by_size, 0)] {
+    let old = Duration::from_secs(2);
+    let run = RunConfig { forget_ms: 2_000, max_active: 100, ..RunConfig::default() };
+    let by_age = Settings { run, ..Settings::default() };
+    for (name, settings, left) in [("number", by_number, 2), ("size", by_size, 0), ("age", by_age, 2)] {
         let folder = Folder::new(&format!("forgotten-{name}"));
         let (session, runs) = process(&folder, &settings, async |hub, access, _| {
             let mut runs = Vec::new();
-            let mut session = None;
+            let (mut session, mut watching) = (None, None);
             for n in 0..4 {
                 let next = StartRun { session: session.clone(), ..request(&format!("n{n} end")) };
                 let (begun, run) = hub.start(&access, next).unwrap();
                 lines(&begun, run).await;
+                watching.get_or_insert_with(|| begun.projection("", || Lines).tail(0));
+                if name == "age" && n == 1 {
+                    // Two are old from now on, and two are not for as long.
+                    tokio::time::sleep(old).await;
+                }
                 session = Some(begun.id().clone());
                 runs.push(run);
             }
             let id = session.unwrap();
             let session = hub.session(&access, &id).unwrap();
-            let watching = session.projection("", || Lines).tail(0);
             hub.tidy();
             assert_eq!(session.runs().len(), 4, "not while somebody watches");
             drop(watching);
@@ -285,7 +292,9 @@ fn whole_runs_are_forgotten_by_number_age_and_size_the_oldest_first() {
             hub.shutdown(Duration::ZERO).await;
             (id, runs)
         });
-        process(&folder, &settings, async |hub, access, restored| {
+        // With time enough to look at them: what is gone is gone.
+        let later = Settings { run: RunConfig { forget_ms: 86_400_000, ..settings.run.clone() }, ..settings };
+        process(&folder, &later, async |hub, access, restored| {
             assert_eq!(restored.runs, left, "{name}");
             assert!(hub.run(&access, runs[0]).is_none());
             let back = hub.session(&access, &session).unwrap();
