@@ -104,9 +104,13 @@ upstream = "plane"
     }
 
     async fn native(&self, secret: &str, session: &str) -> Native {
-        let mut request = self.url(&format!("/v1/agent/sessions/{session}/stream?since_seq=1")).replacen("http", "ws", 1);
-        request.retain(|c| c != '\n');
-        let mut request = request.into_client_request().expect("a request");
+        self.native_behind(secret, session, 1).await
+    }
+
+    /// The frames of a session behind so many.
+    async fn native_behind(&self, secret: &str, session: &str, seen: usize) -> Native {
+        let url = self.url(&format!("/v1/agent/sessions/{session}/stream?since_seq={seen}")).replacen("http", "ws", 1);
+        let mut request = url.into_client_request().expect("a request");
         request.headers_mut().insert("authorization", format!("Bearer {secret}").parse().expect("a header"));
         tokio_tungstenite::connect_async(request).await.expect("a WebSocket").0
     }
@@ -212,26 +216,57 @@ async fn case_d13_where_expired_streams_are_closed_a_new_token_reads_on_without_
     let mut socket = RawSocket::connect(stand.base(), "", &json!({"token": "old"})).await.expect("a socket");
     assert_eq!(socket.emit("session:subscribe", &json!({"session_id": session})).await.expect("an answer")["ok"], true);
     let native = tokio::spawn(to_the_end(stand.native("old", &session).await));
+    // Two that nobody breaks, to compare with.
+    let mut unbroken = RawSocket::connect(stand.base(), "", &json!({"token": "new"})).await.expect("a socket");
+    assert_eq!(unbroken.emit("session:subscribe", &json!({"session_id": session})).await.expect("an answer")["ok"], true);
+    let unbroken = tokio::spawn(events_to_the_end(unbroken));
+    let whole_native = tokio::spawn(to_the_result(stand.native_behind("new", &session, 1).await));
     until(at).await;
     let cut = tokio::spawn(async move { sse.until("no such text").await }).await;
     assert!(cut.is_err_and(|error| error.is_panic()), "the connection broke: nobody takes a part for the whole");
     assert_eq!(socket.event("system:error").await.expect("why it ends")["code"], "unauthorized");
     let (seen, close) = native.await.expect("the native reader");
     assert_eq!(close.map(|(code, _)| code), Some(1008));
+    // The new one goes on where the old one had to stop, before anything follows.
+    let resumed = tokio::spawn(to_the_result(stand.native_behind("new", &session, 1 + seen.len()).await));
+    let mut socket = RawSocket::connect(stand.base(), "", &json!({"token": "new"})).await.expect("a socket");
+    assert_eq!(socket.emit("session:subscribe", &json!({"session_id": session})).await.expect("an answer")["ok"], true);
+    let socket = tokio::spawn(events_to_the_end(socket));
     assert_eq!(stand.allow("new", &ask).await.status, 200);
     // Each reads on where it was; together it is the whole.
     let next = events(&shown).len() + 1;
     let rest = get(&stand.url(&format!("/cells/c/runs/{run}/events?from_seq={next}")), "new").await.body;
     let whole = get(&stand.url(&format!("/cells/c/runs/{run}/events")), "new").await.body;
     assert_eq!([events(&shown), events(&rest)].concat(), events(&whole));
-    let mut resumed = stand.native("new", &session).await;
+    let (resumed, whole) = (resumed.await.expect("a reader"), whole_native.await.expect("a reader"));
+    assert!(!seen.is_empty() && !resumed.is_empty());
+    assert_eq!([seen, resumed].concat(), whole);
+    let (resumed, unbroken) = (socket.await.expect("a client"), unbroken.await.expect("a client"));
+    assert_eq!(resumed, unbroken, "what the new socket is told is what one is told that was never cut");
+    assert!(resumed.iter().filter(|event| event[0] == "turn:patch").count() > 3);
+    assert_eq!(resumed.last().map(|event| event[1]["status"].clone()), Some(json!("completed")));
+}
+
+/// The frames of a native socket up to the end of a run.
+async fn to_the_result(mut socket: Native) -> Vec<String> {
     let mut frames = Vec::new();
-    while frames.len() < seen.len() || !frames.last().is_some_and(|frame: &String| frame.contains(r#""type":"result""#)) {
-        if let Message::Text(text) = resumed.next().await.expect("more").expect("a message") {
+    while !frames.last().is_some_and(|frame: &String| frame.contains(r#""type":"result""#)) {
+        let message = timeout(Duration::from_secs(20), socket.next()).await.expect("more comes in time");
+        if let Message::Text(text) = message.expect("more").expect("a message") {
             frames.push(text.to_string());
         }
     }
-    assert_eq!(frames.get(..seen.len()), Some(&seen[..]));
+    frames
+}
+
+/// The events of a Socket.IO client up to the end of a run.
+async fn events_to_the_end(mut socket: RawSocket) -> Vec<Value> {
+    let mut events: Vec<Value> = Vec::new();
+    while events.last().is_none_or(|event| event[0] != "chat:end") {
+        let packet = socket.packet().await.expect("more");
+        events.extend(packet.strip_prefix("42").map(|event| serde_json::from_str::<Value>(event).expect("an event")));
+    }
+    events
 }
 
 // Others took an empty secret for one like any other, and a bearer of nothing matched it.
