@@ -604,7 +604,11 @@ impl Hub {
                     let surface = Text::from_static(request.surface);
                     session.make_room(Actor { principal: access.principal().clone(), surface });
                 }
-                session.rest().await;
+                tokio::select! {
+                    () = session.rest() => {}
+                    // What goes on there is left to the next process, and what waits is not: whoever waits is told.
+                    () = hub.handed_on.cancelled() => break Err(StartError::Draining),
+                }
                 if hub.session(&access, session.id()).is_none_or(|now| !Arc::ptr_eq(&now, &session)) {
                     // Deleted meanwhile: a run that waited does not bring it back.
                     break Err(StartError::SessionNotFound(session.id().clone()));

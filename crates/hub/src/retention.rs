@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use interline_journal::Health;
 use interline_model::RunId;
 
 use crate::hub::Hub;
@@ -26,6 +27,7 @@ impl Hub {
 
     /// Lets go of what is too old, too much or too many now.
     pub fn tidy(&self) {
+        self.settle_owed();
         self.forget_resting_now();
         let sessions: Vec<Arc<Session>> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
         let run = &self.timers.run;
@@ -55,16 +57,30 @@ impl Hub {
         tracing::info!(runs = gone.len(), "runs are no longer kept");
     }
 
-    /// Lets go of the oldest runs of all until so many bytes are free.
+    /// What was done while the disk took nothing is stored.
+    fn settle_owed(&self) {
+        if matches!(self.journal.health(), Health::Well) {
+            let sessions: Vec<Arc<Session>> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
+            sessions.iter().for_each(|session| session.settle_owed());
+        }
+    }
+
+    /// Lets go of the oldest runs of all until so many bytes of the file are free. What a run takes there is its part of what all runs came to: an index,
+    /// pages and prompts are among it.
     fn forget_bytes(&self, sessions: &[Arc<Session>], gone: &mut Vec<Freed>, mut excess: u64) {
+        if excess == 0 {
+            return;
+        }
+        let (stored, kept) =
+            (self.journal.stored_bytes(), sessions.iter().map(|session| session.kept_bytes()).fold(0, u64::saturating_add));
+        let part = |bytes: u64| u64::try_from(u128::from(bytes) * u128::from(stored) / u128::from(kept.max(1))).unwrap_or(u64::MAX);
         while excess > 0 {
             let mut oldest: Vec<_> = sessions.iter().filter_map(|session| Some((session.oldest()?.ended_at, session))).collect();
             oldest.sort_by_key(|(at, _)| *at);
             let before = excess;
             for (_, session) in oldest {
                 if let Some(freed) = session.forget_oldest(now()) {
-                    // A run without a word takes room, too.
-                    excess = excess.saturating_sub(freed.bytes.max(1024));
+                    excess = excess.saturating_sub(part(freed.bytes).max(1));
                     gone.push(freed);
                 }
                 if excess == 0 {

@@ -58,8 +58,8 @@ const PAIRS: [(&str, Than, &str, &str); 5] = [
 
 /// Calls `found` with each key that is wrong beside another one, and why.
 pub(super) fn check_pairs(config: &Config, mut found: impl FnMut(String, String)) {
-    let Ok(sections) = toml::Table::try_from(config) else { return };
-    let value = |key: &str| key.split_once('.').and_then(|(section, key)| sections.get(section)?.get(key)?.as_integer());
+    let Ok(sections) = serde_json::to_value(config) else { return };
+    let value = |key: &str| key.split_once('.').and_then(|(section, key)| sections.get(section)?.get(key)?.as_u64());
     for (key, than, other, why) in PAIRS {
         let (Some(one), Some(two)) = (value(key), value(other)) else { continue };
         let (holds, word) = match than {
@@ -75,13 +75,12 @@ pub(super) fn check_pairs(config: &Config, mut found: impl FnMut(String, String)
 
 /// Calls `found` with each integer that is out of its bounds, and why.
 pub(super) fn check(config: &Config, mut found: impl FnMut(String, String)) {
-    // What cannot be written as TOML was not read from it, either.
-    let Ok(sections) = toml::Table::try_from(config) else { return };
-    for (section, keys) in &sections {
-        for (key, value) in keys.as_table().into_iter().flatten() {
-            let Some(value) = value.as_integer() else { continue };
+    // Not as TOML, whose integers end at 2^63: environment variables bring larger ones.
+    let Ok(sections) = serde_json::to_value(config) else { return };
+    for (section, keys) in sections.as_object().into_iter().flatten() {
+        for (key, value) in keys.as_object().into_iter().flatten() {
+            let Some(value) = value.as_u64() else { continue };
             let key = format!("{section}.{key}");
-            let value = u64::try_from(value).unwrap_or(0);
             let least = LEAST.iter().find(|(bounded, ..)| *bounded == key);
             if value == 0 && !MAY_BE_ZERO.contains(&key.as_str()) {
                 found(key, "must be more than 0".to_owned());
@@ -110,7 +109,9 @@ mod tests {
     fn every_integer_has_bounds() {
         assert_eq!(wrong(|_| {}), []);
         let keys = |found: Vec<(String, String)>| found.into_iter().map(|(key, _)| key).collect::<Vec<_>>();
-        assert_eq!(keys(wrong(|config| config.server.max_connections = usize::MAX >> 1)), ["server.max_connections"]);
+        for large in [usize::MAX >> 1, usize::MAX] {
+            assert_eq!(keys(wrong(|config| config.server.max_connections = large)), ["server.max_connections"]);
+        }
         assert_eq!(keys(wrong(|config| config.socketio.ping_interval_ms = 0)), ["socketio.ping_interval_ms"]);
         assert_eq!(keys(wrong(|config| config.native.max_write_buffer = 0)), ["native.max_write_buffer"]);
         assert_eq!(keys(wrong(|config| config.sse.max_event_bytes = 1023)), ["sse.max_event_bytes"]);

@@ -202,8 +202,10 @@ impl Suite {
                 let Cell { documented, plane } = script.cell;
                 // Clouds as documented stream live only without a number, and 0 is none; bridges as observed know no 0.
                 let has_no_first = matches!((documented, plane), (true, Plane::Cloud) | (false, Plane::Bridge));
-                script.sent.may_have_gaps |= proxy.was_over(&run.name) || (has_no_first && proxy.was_asked_from_nothing(&run.name));
-                if script.sent.may_have_gaps {
+                let from_nothing = has_no_first && proxy.was_asked_from_nothing(&run.name);
+                script.sent.may_have_gaps |= proxy.was_over(&run.name) || from_nothing;
+                // What comes with a later replay, and is older than what was shown first, was had and has no place.
+                if script.sent.may_have_gaps && !from_nothing {
                     script.sent.had = proxy.had(&run.name);
                 }
                 let told =

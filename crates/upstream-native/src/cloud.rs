@@ -159,7 +159,7 @@ impl CloudLink {
             credential,
             token,
             session: handle.session,
-            lineup: LineUp::new(),
+            lineup: LineUp::of_one_run(),
             outbox: Outbox::new(server.name(), run, stop, server.link.cloud_max_outbound, &server.link),
             backoff,
             cursor: server.link.cursor,
@@ -532,7 +532,9 @@ impl CloudRun<'_> {
     }
 
     fn show(&mut self, settled: Settled, port: &RunPort) -> Flow {
-        self.settles = None;
+        if !self.lineup.waits() {
+            self.settles = None;
+        }
         if settled.missed {
             self.missed(port, "its stream goes on without a replay");
         }

@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use interline_model::Text;
 use interline_native::Frame;
-use interline_native::frame;
+use interline_native::frame::{self, Data};
 
 /// Texts up to this size together are kept as they are until their keys are needed: most runs never break.
 const UNREAD_BYTES: usize = 256 * 1024;
@@ -40,6 +40,8 @@ pub(crate) struct LineUp {
     replay: Option<u64>,
     /// The last frame of this connection, if it had no id and was a repeat.
     repeated: Option<u128>,
+    /// All frames are one run's, whose result comes behind all others wherever the server puts it.
+    is_one_run: bool,
     /// What the next numbered frame tells.
     overlap: Overlap,
     /// Not seen before, on a connection that has repeated nothing yet: newer than all others, or older than some.
@@ -123,6 +125,7 @@ impl LineUp {
             base: count,
             replay: None,
             repeated: None,
+            is_one_run: false,
             overlap: Overlap::None,
             waiting: Vec::new(),
             waiting_keys: HashSet::new(),
@@ -133,6 +136,11 @@ impl LineUp {
             may_repeat_older: false,
             hashers: [RandomState::new(), RandomState::new()],
         }
+    }
+
+    /// Of a session that is one run.
+    pub(crate) fn of_one_run() -> Self {
+        Self { is_one_run: true, ..Self::new() }
     }
 
     /// The number to ask for what follows it, and what then comes from a server that honours it: the last known frame is repeated, if there is
@@ -231,7 +239,13 @@ impl LineUp {
             self.may_repeat_older = false;
         }
         self.overlap = Overlap::None;
-        Settled { fresh: self.release(None), missed }
+        let mut fresh = self.release(None);
+        for Waiting { frame, is_numbered } in std::mem::take(&mut self.waiting) {
+            self.place(&frame, is_numbered);
+            fresh.push(frame);
+        }
+        self.waiting_keys.clear();
+        Settled { fresh, missed }
     }
 
     /// The numbered frame at this position was repeated. What came before it on this connection is older, if it is the first one behind a doubt,
@@ -248,16 +262,29 @@ impl LineUp {
         if at == first && at < self.last {
             return Admitted::Waits;
         }
-        self.doubts.insert(first, true);
-        Admitted::Settles(Settled { fresh: self.release(Some(first)), missed: !was_said })
+        let before = self.waiting.len();
+        let fresh = self.release(Some(first));
+        // Those that are neither new nor wait on.
+        let are_older = before > fresh.len() + self.waiting.len();
+        if are_older {
+            self.doubts.insert(first, true);
+        }
+        Admitted::Settles(Settled { fresh, missed: are_older && !was_said })
     }
 
-    /// Sees what waited. Numbered frames that are older than the one at this position are not new.
+    /// Sees what waited. Numbered frames that are older than the one at this position are not new. The run's result goes on waiting: others may come
+    /// behind it that belong before it.
     fn release(&mut self, older_than: Option<u64>) -> Vec<Text> {
         self.waiting_keys.clear();
         self.older_than = None;
         let mut fresh = Vec::new();
-        for Waiting { frame, is_numbered } in std::mem::take(&mut self.waiting) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            if self.is_one_run && is_result(&waiting.frame) {
+                self.waiting_keys.insert(self.key(&waiting.frame).hash());
+                self.waiting.push(waiting);
+                continue;
+            }
+            let Waiting { frame, is_numbered } = waiting;
             match (older_than, self.key(&frame)) {
                 (Some(at), Key::Id(id)) if is_numbered => {
                     self.ids.insert(id, at);
@@ -326,6 +353,10 @@ impl LineUp {
         let [high, low] = &self.hashers;
         u128::from(high.hash_one((kind, text))) << 64 | u128::from(low.hash_one((kind, text)))
     }
+}
+
+fn is_result(frame: &Text) -> bool {
+    Frame::parse(frame).is_ok_and(|frame| matches!(frame, Frame::Data(Data::ResultSuccess(_) | Data::ResultError(_))))
 }
 
 #[cfg(test)]
@@ -430,6 +461,31 @@ mod tests {
             (vec!["abc", "cdfe"], "abcdfe"),
         ] {
             assert_eq!(asking(&connections), shown, "{connections:?}");
+        }
+    }
+
+    #[test]
+    fn a_runs_result_comes_behind_all_others() {
+        let result = Text::from_static(r#"{"type":"result","subtype":"success","is_error":false,"result":"","uuid":"z"}"#);
+        for replay in ["abcd", "cd", "acbd"] {
+            let mut lineup = LineUp::of_one_run();
+            "abc".chars().for_each(|c| lineup.see(&frame(c), true));
+            let (_, overlap) = lineup.cursor();
+            lineup.rejoin(overlap);
+            assert_eq!(lineup.admit(&result, true), Admitted::Waits);
+            let mut shown = Vec::new();
+            for c in replay.chars() {
+                match lineup.admit(&frame(c), true) {
+                    Admitted::New => shown.push(frame(c)),
+                    Admitted::Settles(settled) => {
+                        assert!(!settled.missed || settled.fresh.is_empty(), "{replay}: {settled:?}");
+                        shown.extend(settled.fresh);
+                    }
+                    Admitted::Repeat | Admitted::Waits => {}
+                }
+            }
+            shown.extend(lineup.settle().fresh);
+            assert_eq!(shown, [frame('d'), result.clone()], "{replay}");
         }
     }
 

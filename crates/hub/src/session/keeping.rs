@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use interline_journal::{Damaged, Durability, Mark, StoredRun, Unstored};
-use interline_model::{Body, Event, Fact, FailureKind, ForcedEnd, Json, Millis, Record, RunId, Text, What};
+use interline_model::{Body, Event, Fact, FailureKind, ForcedEnd, Json, Millis, Part, Record, RunId, Text, What};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{Refused, Session, State};
@@ -17,7 +17,7 @@ pub(super) struct Kept {
     pub(super) run: RunId,
     /// The number of its first record.
     pub(super) first: usize,
-    /// What its frames came to.
+    /// What its records came to, about: whose part of the file is whose.
     pub(super) bytes: u64,
     pub(super) began_at: Millis,
     pub(super) ended_at: Option<Millis>,
@@ -59,7 +59,7 @@ impl Forgotten {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Freed {
     pub(crate) run: RunId,
-    /// What its frames came to.
+    /// What its records came to, about.
     pub(crate) bytes: u64,
     /// An older one that is no longer remembered as forgotten, either.
     pub(crate) unknown: Option<RunId>,
@@ -71,6 +71,24 @@ pub(crate) struct Oldest {
     pub(crate) ended_at: Millis,
     /// How many runs the session keeps.
     pub(crate) runs: usize,
+}
+
+/// Bytes that a record takes, about: those of its text, and some for itself.
+fn size_of(record: &Record) -> u64 {
+    const ITSELF: u64 = 64;
+    let text = match &record.body {
+        Body::Frame(text) => text.len(),
+        Body::Fact(Fact::RunAccepted(accepted)) => accepted
+            .input
+            .iter()
+            .map(|part| match part {
+                Part::Text(text) | Part::Image { url: text } => text.len(),
+                Part::File { name, data } => name.len().saturating_add(data.len()),
+            })
+            .fold(0, usize::saturating_add),
+        Body::Fact(_) => 0,
+    };
+    (text as u64).saturating_add(ITSELF)
 }
 
 impl State {
@@ -90,9 +108,7 @@ impl State {
             self.kept.push_back(Kept { run: *run, first, bytes: 0, began_at: record.at, ended_at: None });
         }
         let Some(run) = self.kept.back_mut() else { return };
-        if let Body::Frame(text) = &record.body {
-            run.bytes = run.bytes.saturating_add(text.len() as u64);
-        }
+        run.bytes = run.bytes.saturating_add(size_of(record));
         if matches!(mark, Mark::Ends) {
             run.ended_at = Some(record.at);
         }
@@ -187,6 +203,25 @@ impl Session {
         let state = self.locked();
         let oldest = state.kept.front()?;
         Some(Oldest { ended_at: oldest.ended_at?, runs: state.kept.len() })
+    }
+
+    /// What its runs came to, about.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.locked().kept.iter().map(|kept| kept.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Stores what was done while the disk took nothing, once it does again.
+    pub(crate) fn settle_owed(&self) {
+        let mut state = self.locked();
+        let mut settle = || -> Result<(), Unstored> {
+            while let Some((record, mark)) = state.owed.front() {
+                self.log.append(record.clone(), mark.clone())?;
+                state.owed.pop_front();
+            }
+            Ok(())
+        };
+        // The next time, then.
+        let _ = if self.log.durability() == Durability::Fsync { patiently(settle) } else { settle() };
     }
 
     /// Forgets the oldest run, if it has ended by then and nobody watches the session.
