@@ -683,6 +683,7 @@ impl Hub {
         self.closing.begin();
         self.handed_on.cancel();
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
+        self.settle_owed();
         self.flush().await;
     }
 }

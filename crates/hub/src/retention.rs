@@ -6,28 +6,39 @@ use std::time::Duration;
 
 use interline_journal::Health;
 use interline_model::RunId;
+use tokio::time::Instant;
 
 use crate::hub::Hub;
 use crate::session::{Freed, Session, now};
 
 /// Looked for what is to be let go of this often at least.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Whether a disk that failed takes something again is looked for this often.
+const LOOK_AT_DISK: Duration = Duration::from_secs(1);
 
 impl Hub {
     /// Lets go of runs for as long as the program runs, as `[run]` and `[journal]` say.
     pub async fn keep_tidy(self: Arc<Self>) {
         let pause = Duration::from_millis(self.timers.run.forget_ms / 4).clamp(Duration::from_millis(50), LONGEST_PAUSE);
+        let (mut next, mut ailing) = (Instant::now() + pause, false);
         loop {
             tokio::select! {
                 () = self.closing().begun() => return,
-                () = tokio::time::sleep(pause) => self.tidy(),
+                () = tokio::time::sleep(pause.min(LOOK_AT_DISK)) => {}
+            }
+            let fails = !matches!(self.journal.health(), Health::Well);
+            if std::mem::replace(&mut ailing, fails) && !fails {
+                self.settle_owed();
+            }
+            if Instant::now() >= next {
+                self.tidy();
+                next = Instant::now() + pause;
             }
         }
     }
 
     /// Lets go of what is too old, too much or too many now.
     pub fn tidy(&self) {
-        self.settle_owed();
         self.forget_resting_now();
         let sessions: Vec<Arc<Session>> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
         let run = &self.timers.run;
@@ -58,11 +69,9 @@ impl Hub {
     }
 
     /// What was done while the disk took nothing is stored.
-    fn settle_owed(&self) {
-        if matches!(self.journal.health(), Health::Well) {
-            let sessions: Vec<Arc<Session>> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
-            sessions.iter().for_each(|session| session.settle_owed());
-        }
+    pub(crate) fn settle_owed(&self) {
+        let sessions: Vec<Arc<Session>> = self.registry().owners.values().flat_map(|mine| mine.sessions.values().cloned()).collect();
+        sessions.iter().for_each(|session| session.settle_owed());
     }
 
     /// Lets go of the oldest runs of all until so many bytes of the file are free. What a run takes there is its part of what all runs came to: an index,

@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use interline_hub::{Access, AskConfig, Conduct, Durability, Filter, Hub, Numbering, Restored, RunConfig, RunStatus, Session, StartRun};
+use interline_hub::{
+    Access, AskConfig, Conduct, Durability, Filter, Hub, Numbering, OnBusy, Restored, RunConfig, RunStatus, Session, StartError, StartRun,
+    Started,
+};
 use interline_journal::{Durable, Journal, JournalConfig};
 use interline_model::{Answer, Body, Event, Json, Record, RunId, Text};
 use scripted::{Lines, hub_on, lines, me, request};
@@ -69,12 +72,20 @@ struct Settings {
     memory_bytes: u64,
     max_bytes: u64,
     permission_ms: u64,
+    on_busy: OnBusy,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let run = RunConfig { max_active: 100, ..RunConfig::default() };
-        Self { durability: Durability::Buffered, run, memory_bytes: 1 << 20, max_bytes: 1 << 30, permission_ms: 10_000 }
+        Self {
+            durability: Durability::Buffered,
+            run,
+            memory_bytes: 1 << 20,
+            max_bytes: 1 << 30,
+            permission_ms: 10_000,
+            on_busy: OnBusy::Reject,
+        }
     }
 }
 
@@ -87,7 +98,7 @@ fn hub_in(folder: &Path, settings: &Settings) -> (Arc<Hub>, Access) {
     };
     let journal: Arc<dyn Journal> = Arc::new(Durable::start(&keeping).unwrap());
     let ask = AskConfig { permission_ms: settings.permission_ms, ..AskConfig::default() };
-    hub_on(journal, keeping, settings.durability, settings.run.clone(), ask, Conduct::default())
+    hub_on(journal, keeping, settings.durability, settings.run.clone(), ask, Conduct { on_busy: settings.on_busy, ..Conduct::default() })
 }
 
 async fn whole(hub: &Hub, access: &Access, run: RunId) -> Vec<String> {
@@ -181,6 +192,57 @@ fn at_a_shutdown_runs_that_can_be_taken_up_are_left_and_the_others_end() {
         assert_eq!(whole(&hub, &access, taken).await, ["start", "one", "two", "again-after-2-frames", "over"]);
         assert_eq!(whole(&hub, &access, ended).await, ["start", "over"]);
     });
+}
+
+#[test]
+fn whoever_waits_for_a_run_that_is_left_is_told_that_there_is_no_turn() {
+    let folder = Folder::new("waited");
+    let settings = Settings { on_busy: OnBusy::Queue, ..Settings::default() };
+    process(&folder, &settings, async |hub, access, _| {
+        let (session, run) = hub.start(&access, request("attach")).unwrap();
+        said(&session, run, 3).await;
+        let next = StartRun { session: Some(session.id().clone()), ..request("end") };
+        let Started::InTurn(turn) = hub.start_in_turn(&access, next).unwrap() else { panic!("it does not wait") };
+        hub.shutdown(Duration::from_millis(50)).await;
+        assert_eq!(session.run_info(run).unwrap().status, RunStatus::Running, "it is left");
+        assert_eq!(turn.await.unwrap().err(), Some(StartError::Draining));
+    });
+}
+
+/// What a file is too large by goes, and no more: pages, an index and prompts are among what it holds.
+#[test]
+fn no_more_is_forgotten_than_a_file_is_too_large_by() {
+    for prompt in [1, 20_000] {
+        let folder = Folder::new(&format!("excess-{prompt}"));
+        let settings = Settings { durability: Durability::Fsync, ..Settings::default() };
+        let (runs, bytes) = process(&folder, &settings, async |hub, access, _| {
+            let mut runs = Vec::new();
+            for _ in 0..40 {
+                let (session, run) = hub.start(&access, request(&format!("{} end", "w".repeat(prompt)))).unwrap();
+                lines(&session, run).await;
+                runs.push(run);
+            }
+            let bytes = hub.journal_bytes();
+            hub.shutdown(Duration::ZERO).await;
+            (runs, bytes)
+        });
+        let half = Settings { max_bytes: bytes / 2, ..settings };
+        process(&folder, &half, async |hub, access, _| {
+            // More than once: what is free is known a moment later.
+            for _ in 0..20 {
+                hub.tidy();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let left = runs.iter().filter(|run| hub.run(&access, **run).is_some_and(|session| session.run_info(**run).is_some())).count();
+            assert!(
+                (10..=25).contains(&left),
+                "prompts of {prompt}: {left} of {} are left, {} of {bytes} bytes",
+                runs.len(),
+                hub.journal_bytes()
+            );
+            hub.shutdown(Duration::ZERO).await;
+        });
+    }
 }
 
 #[test]

@@ -119,3 +119,24 @@ async fn nothing_is_shown_that_is_not_stored_and_every_run_ends_once() {
     assert!(ends <= 1, "{ends}");
     hub.shutdown(Duration::ZERO).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_while_the_disk_took_nothing_is_stored_at_the_end_at_least() {
+    let disk = Disk::default();
+    let run = RunConfig::default();
+    let (hub, access) =
+        hub_on(Arc::new(disk.clone()), JournalConfig::default(), Durability::Fsync, run, AskConfig::default(), Conduct::default());
+    let (session, run) = hub.start(&access, request("obey")).unwrap();
+    let shown = session.projection("", || Lines);
+    disk.fails.store(true, Ordering::SeqCst);
+    session.stop(Some(run), scripted::me(&access));
+    assert_eq!(lines(&session, run).await.last().unwrap(), "over");
+    let before = disk.records.lock().unwrap().len();
+    disk.fails.store(false, Ordering::SeqCst);
+    // No other run brings it along.
+    hub.shutdown(Duration::ZERO).await;
+    let stored = disk.records.lock().unwrap().len();
+    assert!(stored > before, "{stored} records");
+    let late = session.projection("late", || Lines);
+    assert_eq!(late.tail(0).ready(1000), shown.tail(0).ready(1000), "what was shown is what is kept");
+}
