@@ -116,7 +116,7 @@ impl Suite {
         let pong = 1_500 * self.options.scale;
         let mut config = format!(
             "[auth]\nmode = \"tokens\"\n\n\
-             [link]\nbackoff_first_ms = 10\nbackoff_max_ms = 150\nliveness_ms = {limit}\nconnect_timeout_ms = {limit}\nlinger_ms = 20\nreplay_wait_ms = 100\n\n\
+             [link]\nbackoff_first_ms = 100\nbackoff_max_ms = 300\nliveness_ms = {limit}\nconnect_timeout_ms = {limit}\nlinger_ms = 20\nreplay_wait_ms = 100\n\n\
              [sse]\nheartbeat_ms = 300\n\n\
              [socketio]\nping_interval_ms = 300\nping_timeout_ms = {pong}\n\n\
              [native]\nping_interval_ms = 300\npong_timeout_ms = {pong}\n\n"
