@@ -142,11 +142,7 @@ impl<W: Writer> State<W> {
         }
         let before = items.len();
         writer.write(record, events, items);
-        for (number, shorter) in writer.shortened() {
-            if let Some(item) = usize::try_from(number).ok().and_then(|number| items.get_mut(number)) {
-                *item = shorter;
-            }
-        }
+        writer.shorten(items);
         let ended = events.iter().any(|event| matches!(event.what, What::RunEnded(_)));
         if ended && let Some(span) = self.runs.last_mut() {
             span.to.get_or_insert(items.len());

@@ -21,9 +21,7 @@ pub trait Writer: Send + 'static {
     /// Writes what `record` and its `events` are on this surface, appending to `items`. Called once for every record, also for those without events.
     fn write(&mut self, record: &Record, events: &[Event], items: &mut Vec<Self::Item>);
 
-    /// Items that were written before and have a shorter form now, since later ones say the rest of it again: their numbers among all that this
-    /// writer wrote, from 0, and that form. Whoever keeps items for those who read later may keep these instead. Each is told once.
-    fn shortened(&mut self) -> Vec<(u64, Self::Item)> {
-        Vec::new()
-    }
+    /// Makes those of its items shorter of which later ones say a part again. `items` are all that this writer wrote, kept for those who read
+    /// later.
+    fn shorten(&mut self, _items: &mut [Self::Item]) {}
 }

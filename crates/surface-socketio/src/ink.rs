@@ -20,8 +20,17 @@ impl Ink {
 
     /// The object that `build` writes.
     pub(crate) fn object(&mut self, build: impl FnOnce(&mut Object<'_>)) -> Json {
+        self.json(|line| write_object(line, build))
+    }
+
+    /// JSON that these parts are together.
+    pub(crate) fn joined(&mut self, parts: &[&str]) -> Json {
+        self.json(|line| parts.iter().for_each(|part| line.push_str(part)))
+    }
+
+    fn json(&mut self, write: impl FnOnce(&mut String)) -> Json {
         self.line.clear();
-        write_object(&mut self.line, build);
+        write(&mut self.line);
         let text = if self.line.len() > Self::PAGE / 4 {
             Text::from(self.line.as_str())
         } else {

@@ -8,6 +8,7 @@ use crate::ink::Ink;
 use crate::live::Live;
 use crate::object::write_object;
 use crate::options::Options;
+use crate::patch::Shorter;
 use crate::patch::Speech;
 use crate::pending::Pending;
 use crate::projection::{Kind, Mode, Turn};
@@ -52,9 +53,9 @@ pub struct SocketWriter {
     pub(crate) now: Millis,
     pub(crate) out: Vec<SocketEvent>,
     /// How many items there were before these.
-    pub(crate) written: u64,
-    /// Those of them that later ones made shorter.
-    pub(crate) shortened: Vec<(u64, SocketEvent)>,
+    pub(crate) written: usize,
+    /// Which of them can be shorter now.
+    pub(crate) shorter: Vec<Shorter>,
     pub(crate) ink: Ink,
     /// Turns are told as raw events, and not as themselves.
     pub(crate) raw: Option<Raw>,
@@ -106,7 +107,7 @@ impl SocketWriter {
             now: 0,
             out: Vec::new(),
             written: 0,
-            shortened: Vec::new(),
+            shorter: Vec::new(),
             ink: Ink::default(),
             raw: None,
         }
@@ -209,7 +210,7 @@ impl Writer for SocketWriter {
 
     fn write(&mut self, record: &Record, events: &[Event], items: &mut Vec<SocketEvent>) {
         self.write_noting(record, events, |_, _| {});
-        self.written += self.out.len() as u64;
+        self.written += self.out.len();
         items.append(&mut self.out);
         if self.run.is_none() {
             // A session at rest keeps no half-used page.
@@ -217,7 +218,9 @@ impl Writer for SocketWriter {
         }
     }
 
-    fn shortened(&mut self) -> Vec<(u64, SocketEvent)> {
-        std::mem::take(&mut self.shortened)
+    fn shorten(&mut self, items: &mut [SocketEvent]) {
+        for shorter in self.shorter.drain(..) {
+            shorter.apply(items, &mut self.ink);
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use interline_model::{Json, Millis, Text, path_segment};
 
+use crate::ink::Ink;
 use crate::mapping::{Facts, SocketEvent, SocketWriter};
 use crate::object::{Object, object};
 use crate::options::{Options, PatchFormat};
@@ -21,6 +22,9 @@ const GROWTH_PART: usize = 16;
 /// ordinary turn gets there; one with thousands of boundaries would cost the square of its length without it.
 const BOUNDARY_BYTES: usize = 4 * 1024 * 1024;
 const BOUNDARY_TIMES: usize = 4;
+
+/// What must be left out of a patch for a shorter one to be written in its place: short turns, which are the most, are not worth the work.
+const WORTH_SHORTENING: usize = 8 * 1024;
 
 /// The envelope of a snapshot, roughly.
 const SNAPSHOT_BYTES: usize = 512;
@@ -41,27 +45,46 @@ pub(crate) enum Snapshot {
 /// A patch that says again what others have said: a part of it that a later one says, too, need not be kept for whoever reads late.
 pub(crate) struct Retold {
     /// Its number among the session's items.
-    item: u64,
-    data: Json,
+    item: usize,
+    /// How long it is.
+    length: usize,
     /// The number of the block whose `content` it carries, and where that member is in it.
     content: Option<(usize, Range<usize>)>,
     /// Where the whole turn begins in it, which is its last member.
     turn: Option<usize>,
 }
 
+/// A patch that can be shorter: without the part of its JSON in `again`, and without what is behind `end`.
+pub(crate) struct Shorter {
+    item: usize,
+    again: Range<usize>,
+    end: usize,
+}
+
 impl Retold {
-    /// What is left of it, now that there is a later one of the same turn. The `content` of a block that ended is said by no other.
-    fn without(&self, later: &Self) -> Option<(u64, SocketEvent)> {
-        let text = self.data.as_str();
-        let whole = text.len().checked_sub("}}".len())?;
+    /// What can be left out of it, now that there is a later one of the same turn. The `content` of a block that ended is said by no other.
+    fn without(&self, later: &Self) -> Option<Shorter> {
+        let whole = self.length.checked_sub(CLOSED.len())?;
         let end = self.turn.filter(|_| later.turn.is_some()).unwrap_or(whole);
         let again = match (&self.content, &later.content) {
             (Some((block, range)), Some((later, _))) if block == later => range.clone(),
-            _ if end == whole => return None,
             _ => end..end,
         };
-        let data = Json::written([text.get(..again.start)?, text.get(again.end..end)?, "}}"].concat());
-        Some((self.item, SocketEvent { name: "turn:patch", data }))
+        let left_out = again.len().saturating_add(whole.saturating_sub(end));
+        (left_out >= WORTH_SHORTENING).then_some(Shorter { item: self.item, again, end })
+    }
+}
+
+/// How a patch ends: its `data`, and itself.
+const CLOSED: &str = "}}";
+
+impl Shorter {
+    pub(crate) fn apply(&self, items: &mut [SocketEvent], ink: &mut Ink) {
+        let Some(event) = items.get_mut(self.item) else { return };
+        let text = event.data.as_str();
+        if let (Some(before), Some(behind)) = (text.get(..self.again.start), text.get(self.again.end..self.end)) {
+            event.data = ink.joined(&[before, behind, CLOSED]);
+        }
     }
 }
 
@@ -144,7 +167,7 @@ impl SocketWriter {
         content: &Cell<Range<usize>>,
         data: impl FnOnce(&Turn, &mut Object<'_>),
     ) {
-        let Self { turns, options, facts, now, out, ink, raw: None, written, shortened, .. } = self else { return };
+        let Self { turns, options, facts, now, out, ink, raw: None, written, shorter, .. } = self else { return };
         let (Some(turn), Some(facts)) = (turns.get_mut(at), facts) else { return };
         let sync = options.patch_format == PatchFormat::Sync;
         let whole = match snapshot {
@@ -172,12 +195,12 @@ impl SocketWriter {
         // A `sync` says nothing but what the next one says again, and there is no patch without anything.
         if !sync && (whole || !content.is_empty()) {
             let retold = Retold {
-                item: *written + out.len() as u64,
-                data: data.clone(),
+                item: *written + out.len(),
+                length: data.as_str().len(),
                 content: (!content.is_empty()).then_some((turn.blocks.len(), content)),
                 turn: whole.then(|| begins.get()),
             };
-            shortened.extend(turn.retold.as_ref().and_then(|before| before.without(&retold)));
+            shorter.extend(turn.retold.as_ref().and_then(|before| before.without(&retold)));
             turn.retold = Some(retold);
         }
         out.push(SocketEvent { name: "turn:patch", data });

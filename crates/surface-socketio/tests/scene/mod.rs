@@ -163,11 +163,7 @@ impl Scene {
         let before = self.events.len();
         self.writer.write(&record, &events, &mut self.events);
         self.kept.extend_from_slice(&self.events[before..]);
-        for (number, shorter) in self.writer.shortened() {
-            let item = &mut self.kept[usize::try_from(number).unwrap()];
-            assert!(shorter.data.as_str().len() < item.data.as_str().len(), "{} is no shorter than {}", shorter.line(), item.line());
-            *item = shorter;
-        }
+        self.writer.shorten(&mut self.kept);
         self.last = Some((record, events));
     }
 
