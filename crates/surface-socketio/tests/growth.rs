@@ -78,7 +78,8 @@ fn asks_in_a_row(scene: &mut Scene, count: usize) {
 
 #[test]
 fn asks_of_one_agent() {
-    grows_linearly("asks", asks_in_a_row, 2_000, SECOND);
+    // Twice what it takes on the machine where it was measured last, unoptimised: what counts is that it does not grow with the square.
+    grows_linearly("asks", asks_in_a_row, 2_000, 2 * SECOND);
 }
 
 /// The same in the other order, with text between that moves the run on.
@@ -209,14 +210,16 @@ fn asks_of_a_sub_agent() {
 #[test]
 fn snapshots_that_later_ones_say_again() {
     for patch_format in [PatchFormat::Hybrid, PatchFormat::Delta] {
-        let mut scene = Scene::started(Options { patch_format, ..Options::default() }, "go");
+        let mut scene = Scene::new(Options { patch_format, ..Options::default() });
+        scene.kept = Some(Vec::new());
+        scene.start(1, Vec::new(), false);
         let piece = "x".repeat(1024);
         for at in 0..2_000 {
             scene.frame(100, vec![root(if at % 1_000 < 500 { text(&piece) } else { thinking(&piece) })]);
         }
         scene.frame(1, vec![root(completed())]);
         let bytes = |events: &[SocketEvent]| events.iter().map(|event| event.data.as_str().len()).sum::<usize>();
-        let (sent, kept) = (bytes(&scene.events), bytes(&scene.kept));
+        let (sent, kept) = (bytes(&scene.events), bytes(scene.kept.as_deref().unwrap()));
         assert!(sent > 15 * 1024 * 1024, "{patch_format:?}: {sent}");
         // The deltas, the last snapshot with its contents, and the turn's end.
         assert!(kept < 9 * 1024 * 1024, "{patch_format:?}: {kept} of {sent}");

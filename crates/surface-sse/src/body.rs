@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_bounded_and_nothing_is_left_behind() {
-        let large = "x".repeat(50_000) + "}";
+        let large = "x".repeat(FRAME / 4 * 3) + "}";
         for profile in [Profile::Plain, Profile::Full] {
             let mut framing = Framing::new(RunId::from_u128(1), profile, 0, false);
             let mut queue = blocks(&[large.as_str(); 5]);

@@ -16,8 +16,8 @@ pub(crate) struct Scene {
     pub(crate) writer: SocketWriter,
     pub(crate) now: u64,
     pub(crate) events: Vec<SocketEvent>,
-    /// The same, as it is kept for whoever reads late.
-    pub(crate) kept: Vec<SocketEvent>,
+    /// The same, as it is kept for whoever reads late, for tests that look at that.
+    pub(crate) kept: Option<Vec<SocketEvent>>,
     /// What was recorded last, for tests that write it otherwise, too.
     pub(crate) last: Option<(Record, Vec<Event>)>,
 }
@@ -137,7 +137,7 @@ pub(crate) fn settled(id: &str, outcome: AskOutcome) -> What {
 
 impl Scene {
     pub(crate) fn new(options: Options) -> Self {
-        Self { writer: SocketWriter::new(options), now: BEGIN, events: Vec::new(), kept: Vec::new(), last: None }
+        Self { writer: SocketWriter::new(options), now: BEGIN, events: Vec::new(), kept: None, last: None }
     }
 
     /// A session with its first run accepted.
@@ -162,8 +162,10 @@ impl Scene {
         let record = Record { at: self.now, body };
         let before = self.events.len();
         self.writer.write(&record, &events, &mut self.events);
-        self.kept.extend_from_slice(&self.events[before..]);
-        self.writer.shorten(&mut self.kept);
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(&self.events[before..]);
+            self.writer.shorten(kept);
+        }
         self.last = Some((record, events));
     }
 
