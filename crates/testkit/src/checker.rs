@@ -74,14 +74,8 @@ impl Findings {
     /// Whether nothing is wrong.
     #[must_use]
     pub const fn is_clean(&self) -> bool {
-        self.is_whole() && self.gaps_silent == 0
-    }
-
-    /// Whether nothing is wrong with what the upstream could give: gaps that were its own are left out, said or not.
-    #[must_use]
-    pub const fn is_whole(&self) -> bool {
-        let Self { lost, duplicated, reordered, foreign, garbled, ends_missing, ends_doubled, ends_wrong, .. } = *self;
-        lost + duplicated + reordered + foreign + garbled + ends_missing + ends_doubled + ends_wrong == 0
+        let Self { lost, duplicated, reordered, foreign, garbled, ends_missing, ends_doubled, ends_wrong, gaps_silent, .. } = *self;
+        lost + duplicated + reordered + foreign + garbled + ends_missing + ends_doubled + ends_wrong + gaps_silent == 0
     }
 }
 
@@ -317,7 +311,7 @@ mod tests {
             assert_eq!(found(false, said), Findings { lost: 2, ..clean(4) });
         }
         assert_eq!(found(true, false), Findings { gaps_silent: 2, ..clean(4) });
-        assert!(!found(true, false).is_clean() && found(true, false).is_whole());
+        assert!(!found(true, false).is_clean());
         assert_eq!(found(true, true), Findings { gaps_said: 2, ..clean(4) });
         assert!(found(true, true).is_clean());
         // What stands in its place is no fault, a piece that is not whole is one.

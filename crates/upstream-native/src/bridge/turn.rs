@@ -327,13 +327,14 @@ impl<'a> Turn<'a> {
         Ok(created.id)
     }
 
-    /// Follows the turn over as many sockets as it takes.
+    /// Follows the turn to its end; what still waits then is shown.
     async fn attend(&mut self, port: &mut RunPort) -> Result<(), LinkError> {
         let attended = self.follow_all(port).await;
         self.settle_frames(port);
         attended
     }
 
+    /// Follows the turn over as many sockets as it takes.
     async fn follow_all(&mut self, port: &mut RunPort) -> Result<(), LinkError> {
         loop {
             let why = match self.attach().await {
