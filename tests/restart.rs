@@ -218,7 +218,7 @@ async fn case_b9_killed_in_the_middle_of_runs_everybody_sees_the_rest_and_everyt
         assert!(sequences.first() == Some(&1), "{cell}: {sequences:?}");
         let lines = typed.json_lines();
         let typed = lines.iter().rev().find_map(|line| line.get("typed")).expect("what it shows");
-        assert_eq!((&typed["text"], &typed["chat_ends"]), (&json!(expected), &json!(1)), "{cell}");
+        assert_eq!((&typed["text"], &typed["chat_ends"]), (&json!(expected), &json!([run])), "{cell}");
         let ends = typed["turn_ends"].as_object().expect("turns");
         assert!(!ends.is_empty() && ends.values().all(|times| *times == 1), "{cell}: {ends:?}");
     }
@@ -273,4 +273,74 @@ async fn a_run_that_a_shutdown_leaves_to_the_next_process_is_seen_whole_and_once
     assert!(sequences.len() == raw.len() && sequences.is_sorted_by(|one, next| one + 1 == *next), "{sequences:?}");
     assert_eq!(raw.iter().filter(|event| event["type"] == "chat:end").count(), 1);
     drop(again);
+}
+
+/// Runs that wait for their turn were acknowledged like any other: whatever ends the program, they begin in the next one, once and in order, and
+/// whoever watches the session or comes back for one of them sees it whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_that_wait_for_their_turn_begin_in_the_next_process_once_and_in_order() {
+    for (signal, durability) in [("KILL", "fsync"), ("TERM", "buffered")] {
+        let site = Site::new(durability).await;
+        let server = "[server]\ndrain_ms = 100\nclose_spread_ms = 200\nretry_min_ms = 200\nretry_max_ms = 400\n";
+        let config = format!("{}{server}", site.config.replace("\nupstream = ", "\non_busy = \"queue\"\nupstream = "));
+        let mut program = Program::serve(INTERLINE, &config).await;
+        let base = program.base().to_owned();
+        let mut watched = Vec::new();
+        for cell in UPSTREAMS {
+            let secret = token(cell);
+            let (session, first) = begin(&base, cell, &format!("tally {cell} {PIECES} gap={GAP_MS}")).await;
+            let stays = || Client::new("stays.mjs", &base).args(["--token", &secret, "--session", &session, "--ends", "3"]);
+            let stays = (tokio::spawn(stays().run()), tokio::spawn(stays().args(["--typed"]).run()));
+            let plan = json!([["connect"], ["ask", "chat:send", {"message": format!("tally sent-{cell} 5")}]]).to_string();
+            let desk = Client::new("desk.mjs", &base).args(["--token", &secret, "--plan", &plan, "--session", &session]);
+            let told = desk.run().await.content().json_lines();
+            let ack = told.iter().find_map(|line| line.get("ack")).expect("an acknowledgement");
+            let second = ack["chat_run_id"].as_str().expect("a run").to_owned();
+            let bearer = format!("Bearer {secret}");
+            let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+            let prompt = format!("tally posted-{cell} 5");
+            let body = json!({"session_id": session, "messages": [{"role": "user", "content": [{"type": "text", "text": prompt}]}]});
+            let posted = request("POST", &format!("{base}/cells/{cell}/run"), &headers, body.to_string()).await;
+            assert_eq!(posted.status, 200);
+            let third = posted.headers["x-run-id"].to_str().expect("a run").to_owned();
+            let sse = tokio::spawn(follow_sse(base.clone(), cell, third.clone()));
+            watched.push((cell, [first, second, third], sse, stays));
+        }
+        eventually("everybody watches", PATIENCE, async || {
+            let metrics = get(&format!("{base}/metrics"), "").await.body;
+            metrics.lines().any(|line| line == "interline_socketio_subscriptions 4")
+        })
+        .await;
+        // With `buffered`, what is older than the interval and the commit after it.
+        sleep(Duration::from_millis(500)).await;
+        program.signal(signal);
+        program.ended(PATIENCE).await;
+        let again = Program::serve_at(INTERLINE, &config, base.trim_start_matches("http://")).await;
+        assert!(again.output().contains("waiting=4"), "{}", again.output());
+        for (cell, runs, sse, stays) in watched {
+            let said = |label: &str, pieces: u64| (0..pieces).map(|n| tally_text(label, n)).collect::<String>();
+            let labels = [(cell.to_owned(), PIECES), (format!("sent-{cell}"), 5), (format!("posted-{cell}"), 5)];
+            let expected = labels.clone().map(|(label, pieces)| said(&label, pieces));
+            let raw = timeout(PATIENCE, stays.0).await.expect("it ends").expect("a client").content();
+            let typed = timeout(PATIENCE, stays.1).await.expect("it ends").expect("a client").content();
+            for client in [&raw, &typed] {
+                assert!(client.output.contains("{\"connected\":2}"), "{signal} {cell}: {}", client.output);
+            }
+            let raw = raw_of(&raw);
+            let sequences: Vec<u64> = raw.iter().filter_map(|event| event["stream_sequence"].as_u64()).collect();
+            // Every chat counts from 1.
+            assert!(sequences.is_sorted_by(|one, next| one + 1 == *next || *next == 1), "{signal} {cell}: {sequences:?}");
+            assert_eq!(sequences.iter().filter(|number| **number == 1).count(), 3, "{signal} {cell}: {sequences:?}");
+            assert_eq!(raw.iter().filter(|event| event["type"] == "chat:end").count(), 3, "{signal} {cell}");
+            let lines = typed.json_lines();
+            let typed = lines.iter().rev().find_map(|line| line.get("typed")).expect("what it shows");
+            assert_eq!((&typed["text"], &typed["chat_ends"]), (&json!(expected.concat()), &json!(runs)), "{signal} {cell}");
+            let (sse, times) = timeout(PATIENCE, sse).await.expect("it ends").expect("a client");
+            assert!(times > 1, "{signal} {cell}: it never lost its connection");
+            assert_eq!(text(&events(&sse.concat())), expected[2], "{signal} {cell}");
+            for (run, expected) in runs.iter().zip(&expected) {
+                assert_eq!(&text(&events(&replay(&base, cell, run).await)), expected, "{signal} {cell}");
+            }
+        }
+    }
 }

@@ -69,8 +69,8 @@ impl App {
         let hub = Arc::new(hub.keeping(config.journal.clone()).behind(&config.door()));
         let restored = hub.restore()?;
         if !config.journal.path.is_empty() {
-            let Restored { sessions, runs, unfinished, without_route } = restored;
-            tracing::info!(path = config.journal.path, sessions, runs, unfinished, without_route, "the journal is open");
+            let Restored { sessions, runs, unfinished, waiting, without_route } = restored;
+            tracing::info!(path = config.journal.path, sessions, runs, unfinished, waiting, without_route, "the journal is open");
         }
         tokio::spawn(hub.clone().keep_tidy());
         let telemetry = Arc::new(Telemetry::new());

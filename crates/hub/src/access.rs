@@ -214,6 +214,11 @@ impl TokenSecret {
 }
 
 impl Access {
+    /// For a run that a client of an earlier process started in this cell.
+    pub(crate) fn of_earlier(principal: Principal, cell: CellName) -> Self {
+        Self { principal, cells: vec![cell], surfaces: None, credential: RunCredential::Configured, proof: Proof::Nothing }
+    }
+
     /// Who.
     #[must_use]
     pub fn principal(&self) -> &Principal {

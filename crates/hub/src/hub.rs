@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use interline_journal::{Birth, Durability, Health, Journal, JournalConfig, LogKey};
-use interline_model::{Actor, CellName, ForcedEnd, Json, Millis, Part, Principal, RunAccepted, RunId, SessionId, Text};
-use tokio::sync::oneshot;
+use interline_model::{Actor, CellName, FailureKind, ForcedEnd, Json, Millis, Part, Principal, RunAccepted, RunId, SessionId, Text};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -16,15 +15,16 @@ use uuid::Uuid;
 use crate::access::{Access, Denied, Gate};
 use crate::channel::ChannelFuture;
 use crate::closing::Closing;
-use crate::conduct::OnBusy;
 use crate::door::{Door, DoorConfig};
 use crate::driver;
+use crate::in_turn::Waiting;
 use crate::numbering::{Numbering, Numberings};
 use crate::origin::Origins;
+use crate::queued::Unkept;
 use crate::route::{Route, Routes};
 use crate::session::{NotBegun, Parts, Session, Timers, now};
 use crate::telemetry::Telemetry;
-use crate::upstream::{RunInput, SessionSeed};
+use crate::upstream::{LinkError, RunInput, SessionSeed};
 use crate::warmth::Warmth;
 use crate::{AskConfig, RunConfig, Settings};
 
@@ -45,6 +45,7 @@ pub struct Hub {
     pub(crate) warmth: Arc<Warmth>,
     pub(crate) keeping: JournalConfig,
     pub(crate) numbering: Numberings,
+    pub(crate) waiting: Waiting,
     registry: Mutex<Registry>,
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct IdempotencyKey {
 
 impl IdempotencyKey {
     /// What the journal keeps of it beside the run.
-    fn tag(&self) -> Text {
+    pub(crate) fn tag(&self) -> Text {
         Text::from(serde_json::json!([self.actor.as_deref(), &*self.key]).to_string())
     }
 
@@ -111,7 +112,7 @@ pub struct NewSession {
 #[derive(Clone, Debug, Default)]
 pub struct StartRun {
     /// The surface it comes from: `sse`, `socketio`, `native`.
-    pub surface: &'static str,
+    pub surface: Text,
     /// The cell; the session's own, or the default one, otherwise.
     pub cell: Option<CellName>,
     /// The session; an unknown one is created under that very id (decision 1), none draws a new one.
@@ -134,17 +135,8 @@ pub struct StartRun {
     pub idempotency_key: Option<Text>,
     /// The id that it is to have; one is drawn otherwise.
     pub run: Option<RunId>,
-    /// Cancelled when it is given up while it waits for its turn.
-    pub given_up: CancellationToken,
-}
-
-/// A run that was taken.
-pub enum Started {
-    /// It has begun.
-    Begun(Arc<Session>, RunId),
-    /// It waits for the run before it, and begins also when nobody waits for it any more. The result comes when it has begun, or cannot; none
-    /// comes when it was given up.
-    InTurn(oneshot::Receiver<Result<(Arc<Session>, RunId), StartError>>),
+    /// Its client is told that it was taken also while it waits for its turn: so it waits on in the next process, where its cell promises that.
+    pub is_acknowledged: bool,
 }
 
 /// Why a run was not started.
@@ -185,6 +177,22 @@ pub struct Filter {
     pub actor: Option<Text>,
 }
 
+impl StartRun {
+    /// What is accepted with it.
+    pub(crate) fn accepted(&self, run: RunId, session: &Session, route: &Route) -> RunAccepted {
+        RunAccepted {
+            run,
+            session: session.id().clone(),
+            model: route.shown_model(self.model.as_deref()),
+            input: self.input.clone(),
+            by: Actor { principal: session.principal().clone(), surface: self.surface.clone() },
+            actor: self.actor.clone(),
+            headless: self.headless,
+            output_schema: self.output_schema.clone(),
+        }
+    }
+}
+
 impl Hub {
     /// A hub without sessions.
     #[must_use]
@@ -203,6 +211,7 @@ impl Hub {
             draining: AtomicBool::new(false),
             closing: Closing::default(),
             handed_on: CancellationToken::new(),
+            waiting: Waiting::default(),
             registry: Mutex::default(),
         }
     }
@@ -365,7 +374,7 @@ impl Hub {
         }
         let link = route.upstream.open(&SessionSeed { session: id.clone(), principal: principal.clone(), cell: cell.clone() });
         let birth = Birth { cell, created_at: now(), title: new.title, model: new.model, labels: new.labels };
-        let log = self.journal.open(&LogKey { principal: principal.clone(), session: id.clone() }, &birth, route.durability);
+        let log = self.journal.open(&LogKey::session(principal.clone(), id.clone()), &birth, route.durability);
         let session = Session::new(Parts {
             id: id.clone(),
             principal,
@@ -445,7 +454,7 @@ impl Hub {
         }
         registry.keys.retain(|_, run| !runs.contains(run));
         self.telemetry.sessions(-1);
-        self.journal.remove(&LogKey { principal: principal.clone(), session: id.clone() });
+        self.journal.remove(&LogKey::session(principal.clone(), id.clone()));
         self.tasks.spawn(session.link().close());
         true
     }
@@ -495,6 +504,16 @@ impl Hub {
     /// # Errors
     /// When the run cannot be accepted; nothing about the upstream is an error here.
     pub fn start(self: &Arc<Self>, access: &Access, request: StartRun) -> Result<(Arc<Session>, RunId), StartError> {
+        self.start_or_end(access, request, None)
+    }
+
+    /// Starts a run, or has it end as soon as it has begun, where it lacks something.
+    pub(crate) fn start_or_end(
+        self: &Arc<Self>,
+        access: &Access,
+        request: StartRun,
+        unkept: Option<Unkept>,
+    ) -> Result<(Arc<Session>, RunId), StartError> {
         if self.is_draining() {
             return Err(StartError::Draining);
         }
@@ -520,17 +539,7 @@ impl Hub {
             self.tasks.spawn(link.close());
         }
         let run = request.run.unwrap_or_else(draw_run);
-        let by = Actor { principal: access.principal().clone(), surface: Text::from_static(request.surface) };
-        let accepted = RunAccepted {
-            run,
-            session: session.id().clone(),
-            model: route.shown_model(request.model.as_deref()),
-            input: request.input.clone(),
-            by,
-            actor: request.actor,
-            headless: request.headless,
-            output_schema: request.output_schema,
-        };
+        let accepted = request.accepted(run, &session, &route);
         let model = route.upstream_model(request.model.as_deref());
         let model_to_set = model.clone();
         let input =
@@ -553,88 +562,27 @@ impl Hub {
         if let Some(key) = key {
             self.registry().keys.insert(key, run);
         }
-        let work = session.link().run(input, port);
+        let work = match unkept {
+            None => session.link().run(input, port),
+            Some(unkept) => {
+                drop(port);
+                let refused = LinkError::Refused { kind: FailureKind::EngineNotReady, message: unkept.why().to_owned() };
+                Box::pin(std::future::ready(Err(refused)))
+            }
+        };
         self.tasks.spawn(driver::drive(session.clone(), run, work, self.tasks.clone(), self.handed_on.clone()));
         let mut settings = request.settings;
         if let Some(model) = model_to_set.filter(|model| !route.upstream.starts_with_model() && session.tells_model(model)) {
             settings.model = Some(model);
         }
-        if settings != Settings::default() {
+        if settings != Settings::default() && unkept.is_none() {
             self.tasks.spawn(driver::settle(session.clone(), run, settings));
         }
         Ok((session, run))
     }
 
-    /// Starts a run, or lets it wait for its turn, as the conduct of its cell says. Must be called inside the runtime.
-    ///
-    /// # Errors
-    /// As [`Hub::start`]; [`StartError::Busy`] also when as many wait as may.
-    pub fn start_in_turn(self: &Arc<Self>, access: &Access, request: StartRun) -> Result<Started, StartError> {
-        let session = request.session.as_ref().and_then(|id| self.session(access, id));
-        let on_busy = session.as_ref().map_or(OnBusy::Reject, |session| session.conduct().on_busy);
-        let (Some(session), OnBusy::Queue | OnBusy::Interrupt) = (session, on_busy) else {
-            return self.start(access, request).map(|(session, run)| Started::Begun(session, run));
-        };
-        // Those that wait come first, but what has begun already need not wait.
-        let cell = request.cell.as_ref().unwrap_or(session.cell());
-        if let Some((session, run)) = key_of(access, cell, &request).and_then(|key| self.started_by(&key)) {
-            return Ok(Started::Begun(session, run));
-        }
-        if session.waiting() == 0 {
-            match self.start(access, request.clone()) {
-                Ok((session, run)) => return Ok(Started::Begun(session, run)),
-                Err(StartError::Busy { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let run = request.run.unwrap_or_else(draw_run);
-        let request = StartRun { run: Some(run), ..request };
-        let given_up = request.given_up.clone();
-        let Some(place) = session.queue(self.timers.run.max_queued, run, given_up.clone()) else {
-            return Err(session.active_run().map_or(StartError::TooManyRuns(self.timers.run.max_queued), |run| StartError::Busy { run }));
-        };
-        // Known before it begins, so that whoever was told its id can give it up.
-        self.registry().runs.insert(run, session.clone());
-        let (sender, receiver) = oneshot::channel();
-        let (hub, access) = (self.clone(), access.clone());
-        let waiting = async move {
-            let turn = place.turn().await;
-            let started = loop {
-                if on_busy == OnBusy::Interrupt {
-                    let surface = Text::from_static(request.surface);
-                    session.make_room(Actor { principal: access.principal().clone(), surface });
-                }
-                tokio::select! {
-                    () = session.rest() => {}
-                    // What goes on there is left to the next process, and what waits is not: whoever waits is told.
-                    () = hub.handed_on.cancelled() => break Err(StartError::Draining),
-                }
-                if hub.session(&access, session.id()).is_none_or(|now| !Arc::ptr_eq(&now, &session)) {
-                    // Deleted meanwhile: a run that waited does not bring it back.
-                    break Err(StartError::SessionNotFound(session.id().clone()));
-                }
-                match hub.start(&access, request.clone()) {
-                    // Somebody who does not wait was quicker.
-                    Err(StartError::Busy { .. }) => drop(hub.registry().runs.insert(run, session.clone())),
-                    started => break started,
-                }
-            };
-            drop(turn);
-            let _ = sender.send(started);
-        };
-        let hub = self.clone();
-        self.tasks.spawn(async move {
-            given_up.run_until_cancelled_owned(waiting).await;
-            let mut registry = hub.registry();
-            if registry.runs.get(&run).is_some_and(|session| session.run_info(run).is_none()) {
-                registry.runs.remove(&run);
-            }
-        });
-        Ok(Started::InTurn(receiver))
-    }
-
     /// Refuses a run that would not outlive the process as its cell promises.
-    fn must_store(&self, session: &Session) -> Result<(), StartError> {
+    pub(crate) fn must_store(&self, session: &Session) -> Result<(), StartError> {
         match (session.durability(), self.journal.health()) {
             (Durability::Memory, _) | (_, Health::Well) => Ok(()),
             (Durability::Buffered, Health::Failing { unwritten_bytes, .. })
@@ -647,7 +595,7 @@ impl Hub {
     }
 
     /// The run that was started with a key.
-    fn started_by(&self, key: &IdempotencyKey) -> Option<(Arc<Session>, RunId)> {
+    pub(crate) fn started_by(&self, key: &IdempotencyKey) -> Option<(Arc<Session>, RunId)> {
         let registry = self.registry();
         let run = registry.keys.get(key)?;
         Some((registry.runs.get(run)?.clone(), *run))
@@ -689,9 +637,15 @@ impl Hub {
 }
 
 /// What tells this request from others, if it brings a key.
-fn key_of(access: &Access, cell: &CellName, request: &StartRun) -> Option<IdempotencyKey> {
+pub(crate) fn key_of(access: &Access, cell: &CellName, request: &StartRun) -> Option<IdempotencyKey> {
     let (principal, cell, actor) = (access.principal().clone(), cell.clone(), request.actor.clone());
     request.idempotency_key.clone().map(|key| IdempotencyKey { principal, cell, actor, key })
+}
+
+/// The client's key in what the journal keeps of it.
+pub(crate) fn key_in(tag: &str) -> Option<Text> {
+    let (_, key): (Option<String>, String) = serde_json::from_str(tag).ok()?;
+    Some(Text::from(key))
 }
 
 /// A new run's id.

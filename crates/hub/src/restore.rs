@@ -1,9 +1,10 @@
 //! What outlives the process: sessions come back from the log, runs that went on are taken up again, and at the end those that another process
 //! can take up are left to it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use interline_journal::{Durability, Health, JournalError, Stored};
+use interline_journal::{Durability, Health, JournalError, LogKey, Stored};
 use tokio::task::spawn_blocking;
 
 use crate::hub::{Hub, IdempotencyKey};
@@ -20,6 +21,8 @@ pub struct Restored {
     pub runs: usize,
     /// Runs that were not at their end.
     pub unfinished: usize,
+    /// Runs that wait for their turn.
+    pub waiting: usize,
     /// Sessions whose cell no route serves any more. They stay where they are until a route does.
     pub without_route: usize,
 }
@@ -30,11 +33,17 @@ impl Hub {
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn restore(&self) -> Result<Restored, JournalError> {
+    pub fn restore(self: &Arc<Self>) -> Result<Restored, JournalError> {
         let mut restored = Restored::default();
         let mut unfinished = Vec::new();
+        let mut waiting: HashMap<LogKey, Vec<Stored>> = HashMap::new();
         let routes = self.routes();
         for stored in self.journal.stored()? {
+            if stored.key.waiting.is_some() {
+                let session = LogKey { waiting: None, ..stored.key.clone() };
+                waiting.entry(session).or_default().push(stored);
+                continue;
+            }
             let Some(route) = routes.of(&stored.birth.cell) else {
                 restored.without_route += 1;
                 continue;
@@ -53,6 +62,17 @@ impl Hub {
                 self.telemetry.run_resumed();
                 let (id, work) = (run.run, self.resumed(&session, run));
                 self.tasks.spawn(driver::drive(session, id, work, self.tasks.clone(), self.handed_on.clone()));
+            }
+        }
+        // Behind the runs that they wait for.
+        for (LogKey { principal, session, .. }, stored) in waiting {
+            let session = self.registry().owners.get(&principal).and_then(|mine| mine.sessions.get(&session).cloned());
+            match session {
+                Some(session) => restored.waiting += self.wait_on(&session, stored),
+                None => stored.iter().filter(|stored| routes.of(&stored.birth.cell).is_some()).for_each(|stored| {
+                    // Its session was deleted.
+                    self.journal.remove(&stored.key);
+                }),
             }
         }
         Ok(restored)

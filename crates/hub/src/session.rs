@@ -26,7 +26,7 @@ use crate::explaining::Explaining;
 use crate::numbering::Numberings;
 use crate::policy::Decided;
 use crate::projection::{Feed, Projection, Source};
-use crate::queue::{Place, Queue};
+use crate::queue::{Place, Queue, Wish};
 use crate::telemetry::Telemetry;
 use crate::upstream::{Command, Flow, Link, LinkError, RunPort, Upstream};
 use crate::warmth::Warmth;
@@ -36,8 +36,8 @@ use serving::Serving;
 
 pub use commands::{AnswerError, Stopped};
 pub use info::{RunInfo, RunStatus, SessionInfo};
-pub(crate) use keeping::Freed;
 use keeping::{Forgotten, Kept};
+pub(crate) use keeping::{Freed, append_patiently};
 use recall::Recalled;
 pub(crate) use recall::Unfinished;
 
@@ -518,9 +518,9 @@ impl Session {
         self.queue.len()
     }
 
-    /// A place among those that wait for `run`'s turn, unless there are `max` of them.
-    pub(crate) fn queue(&self, max: usize, run: RunId, given_up: CancellationToken) -> Option<Place> {
-        self.queue.enter(max, run, given_up)
+    /// A place for `run` among those that wait for their turn, unless there are `max` of them; one that had a place brings its time along.
+    pub(crate) fn queue(&self, max: usize, run: RunId, at: Option<Millis>, wish: Arc<Wish>) -> Option<Place> {
+        self.queue.enter(max, run, at, wish)
     }
 
     /// Whether a run goes on. A log that is unread stays so.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interline_hub::{
-    Access, Action, ActionError, AnswerError, AskConfig, Conduct, Decision, Environment, Hub, OnBusy, Policies, Policy, RunConfig,
-    RunStatus, Session, Settings, StartError, StartRun, Started, Stopped, Unwatched, draw_run,
+    Access, Action, ActionError, AnswerError, AskConfig, Conduct, Decision, Environment, Hub, NotBegun, OnBusy, Policies, Policy,
+    RunConfig, RunStatus, Session, Settings, StartError, StartRun, Started, Stopped, Unwatched, draw_run,
 };
 use interline_model::{Answer, AskId, AskOutcome, Json, RunId, Text};
 use scripted::{Lines, hub, hub_of, lines, me, request};
@@ -67,7 +67,7 @@ fn again(session: &Session, prompt: &str) -> StartRun {
 async fn begun(started: Started) -> (Arc<Session>, RunId) {
     match started {
         Started::Begun(session, run) => (session, run),
-        Started::InTurn(receiver) => receiver.await.unwrap().unwrap(),
+        Started::InTurn(waiting) => waiting.begun().await.unwrap(),
     }
 }
 
@@ -98,11 +98,11 @@ async fn a_stop_of_the_session_gives_up_the_runs_that_wait_and_a_stop_of_one_giv
     assert!(hub.run(&access, id).is_some_and(|found| found.id() == session.id()), "it is known while it waits");
     assert_eq!(session.stop(Some(id), me(&access)), Stopped::Stopping(id));
     let Started::InTurn(second) = second else { panic!("it waits") };
-    assert!(second.await.is_err(), "given up");
+    assert_eq!(second.begun().await.err(), Some(NotBegun::Stopped));
     until("nothing is known of it", || hub.run(&access, id).is_none()).await;
     assert_eq!(session.stop(None, me(&access)), Stopped::Stopping(first));
     let Started::InTurn(third) = third else { panic!("it waits") };
-    assert!(third.await.is_err(), "given up");
+    assert_eq!(third.begun().await.err(), Some(NotBegun::Stopped));
     assert_eq!(session.runs().len(), 1);
 }
 
@@ -153,7 +153,8 @@ async fn a_run_that_waits_does_not_bring_a_deleted_session_back() {
     let (session, _) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;
     let Started::InTurn(waiting) = hub.start_in_turn(&access, again(&session, "b end")).unwrap() else { panic!("it waits") };
     assert!(hub.delete_session(&access, session.id()));
-    assert_eq!(waiting.await.unwrap().err(), Some(StartError::SessionNotFound(session.id().clone())));
+    let gone = StartError::SessionNotFound(session.id().clone());
+    assert_eq!(waiting.begun().await.err(), Some(NotBegun::Refused(gone)));
     assert!(hub.session(&access, session.id()).is_none());
 }
 

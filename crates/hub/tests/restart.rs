@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interline_hub::{
-    Access, AskConfig, Conduct, Durability, Filter, Hub, Numbering, OnBusy, Restored, RunConfig, RunStatus, Session, StartError, StartRun,
-    Started,
+    Access, AskConfig, Conduct, Durability, Environment, Filter, Hub, InTurn, NotBegun, Numbering, OnBusy, Restored, RunConfig, RunStatus,
+    Session, Settings as RunSettings, StartError, StartRun, Started,
 };
 use interline_journal::{Durable, Journal, JournalConfig};
 use interline_model::{Answer, Body, Event, Json, Record, RunId, Text};
@@ -194,18 +194,154 @@ fn at_a_shutdown_runs_that_can_be_taken_up_are_left_and_the_others_end() {
     });
 }
 
+/// The ways in which a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Kill,
+    /// What goes on is left.
+    Shutdown,
+    /// What goes on ends in time, and what waits does not begin any more.
+    Rest,
+}
+
+fn behind(session: &Session, prompt: &str) -> StartRun {
+    StartRun { session: Some(session.id().clone()), is_acknowledged: true, ..request(prompt) }
+}
+
+fn in_turn(hub: &Arc<Hub>, access: &Access, request: StartRun) -> Arc<InTurn> {
+    match hub.start_in_turn(access, request).unwrap() {
+        Started::InTurn(waiting) => waiting,
+        Started::Begun(..) => panic!("it does not wait"),
+    }
+}
+
+/// Several lives of runs that wait: whatever ends the first process, each begins once, in order, with all that it was started with.
 #[test]
-fn whoever_waits_for_a_run_that_is_left_is_told_that_there_is_no_turn() {
-    let folder = Folder::new("waited");
-    let settings = Settings { on_busy: OnBusy::Queue, ..Settings::default() };
-    process(&folder, &settings, async |hub, access, _| {
+fn runs_that_wait_begin_once_and_in_order_also_in_the_next_process() {
+    for (end, durability) in [
+        (End::Kill, Durability::Fsync),
+        (End::Kill, Durability::Buffered),
+        (End::Shutdown, Durability::Fsync),
+        (End::Shutdown, Durability::Buffered),
+        (End::Rest, Durability::Fsync),
+    ] {
+        let folder = Folder::new(&format!("waiting-{end:?}-{durability:?}"));
+        let settings = Settings { on_busy: OnBusy::Queue, durability, ..Settings::default() };
+        let (session, first, waiting) = process(&folder, &settings, async |hub, access, _| {
+            let (session, first) = hub.start(&access, request("attach")).unwrap();
+            said(&session, first, 3).await;
+            let mut waiting = Vec::new();
+            for n in 0..4 {
+                let key = (n == 2).then(|| Text::from_static("key"));
+                let next = StartRun { idempotency_key: key, actor: Some("ada".into()), ..behind(&session, &format!("word{n} end")) };
+                waiting.push(in_turn(&hub, &access, next));
+            }
+            // One that ends while the others wait.
+            session.stop(Some(waiting[1].run), me(&access));
+            assert_eq!(waiting[1].begun().await.err(), Some(NotBegun::Stopped));
+            match end {
+                End::Kill if durability == Durability::Buffered => tokio::time::sleep(Duration::from_millis(150)).await,
+                End::Kill => {}
+                End::Shutdown => hub.shutdown(Duration::from_millis(50)).await,
+                End::Rest => {
+                    tokio::join!(hub.shutdown(Duration::from_secs(5)), async {
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        session.stop(Some(first), me(&access));
+                    });
+                }
+            }
+            if end != End::Kill {
+                assert_eq!(waiting[0].begun().await.err(), Some(NotBegun::Left));
+            }
+            (session.id().clone(), first, waiting.iter().map(|waiting| waiting.run).collect::<Vec<_>>())
+        });
+        process(&folder, &settings, async |hub, access, restored| {
+            assert_eq!(restored.waiting, 3, "{end:?} {durability:?}");
+            let session = hub.session(&access, &session).unwrap();
+            let keyed = StartRun { idempotency_key: Some("key".into()), actor: Some("ada".into()), ..behind(&session, "word2 end") };
+            let again = match hub.start_in_turn(&access, keyed).unwrap() {
+                Started::InTurn(waiting) => waiting.run,
+                Started::Begun(_, run) => run,
+            };
+            assert_eq!(again, waiting[2], "the same request is the same run");
+            assert!(lines(&session, first).await.len() >= 3);
+            for n in [0, 2, 3] {
+                if let Some(waiting) = hub.in_turn(&access, session.cell(), waiting[n]) {
+                    waiting.begun().await.unwrap();
+                }
+                assert_eq!(lines(&session, waiting[n]).await, ["start".to_owned(), format!("word{n}"), "over".to_owned()], "{end:?}");
+            }
+            let begun: Vec<RunId> = session.runs().iter().map(|run| run.run).collect();
+            assert_eq!(begun, [first, waiting[0], waiting[2], waiting[3]], "each once, in the order in which they came");
+            assert_eq!(session.run_info(waiting[3]).unwrap().actor.as_deref(), Some("ada"));
+            hub.shutdown(Duration::ZERO).await;
+        });
+        process(&folder, &settings, async |hub, access, restored| {
+            assert_eq!((restored.waiting, restored.unfinished), (0, 0), "nothing is left of them");
+            assert_eq!(hub.session(&access, &session).unwrap().runs().len(), 4);
+        });
+    }
+}
+
+#[test]
+fn whoever_waits_without_having_been_told_so_is_told_that_there_is_no_turn() {
+    for is_acknowledged in [false, true] {
+        let folder = Folder::new(&format!("waited-{is_acknowledged}"));
+        let durability = if is_acknowledged { Durability::Memory } else { Durability::Fsync };
+        let settings = Settings { on_busy: OnBusy::Queue, durability, ..Settings::default() };
+        process(&folder, &settings, async |hub, access, _| {
+            let (session, run) = hub.start(&access, request("attach")).unwrap();
+            said(&session, run, 3).await;
+            let turn = in_turn(&hub, &access, StartRun { is_acknowledged, ..behind(&session, "end") });
+            hub.shutdown(Duration::from_millis(50)).await;
+            assert_eq!(turn.begun().await.err(), Some(NotBegun::Refused(StartError::Draining)));
+        });
+        process(&folder, &settings, async |_, _, restored| assert_eq!(restored.waiting, 0));
+    }
+}
+
+/// What a client brought for one run and nobody keeps: the run ends, and says why. A stop holds, too, and a session that is gone takes its
+/// runs along.
+#[test]
+fn what_waits_and_cannot_begin_in_the_next_process_ends_there() {
+    let folder = Folder::new("unkept");
+    let settings = Settings { on_busy: OnBusy::Queue, durability: Durability::Fsync, ..Settings::default() };
+    let canary = "canary-of-a-variable";
+    let (session, secret, set, stopped, deleted) = process(&folder, &settings, async |hub, access, _| {
         let (session, run) = hub.start(&access, request("attach")).unwrap();
         said(&session, run, 3).await;
-        let next = StartRun { session: Some(session.id().clone()), ..request("end") };
-        let Started::InTurn(turn) = hub.start_in_turn(&access, next).unwrap() else { panic!("it does not wait") };
-        hub.shutdown(Duration::from_millis(50)).await;
-        assert_eq!(session.run_info(run).unwrap().status, RunStatus::Running, "it is left");
-        assert_eq!(turn.await.unwrap().err(), Some(StartError::Draining));
+        let environment = Environment::checked([("DEPLOY_KEY", canary)]).unwrap();
+        let with = RunSettings { environment, ..RunSettings::default() };
+        let secret = in_turn(&hub, &access, StartRun { settings: with, ..behind(&session, "never end") });
+        let stopped = in_turn(&hub, &access, behind(&session, "never end"));
+        let settings = RunSettings { thinking_tokens: Some(5), permission_mode: Some("plan".into()), ..RunSettings::default() };
+        let set = in_turn(&hub, &access, StartRun { settings, ..behind(&session, "obey") });
+        let (gone, _) = hub.start(&access, request("silent")).unwrap();
+        let deleted = in_turn(&hub, &access, behind(&gone, "never end"));
+        session.stop(Some(stopped.run), me(&access));
+        hub.delete_session(&access, gone.id());
+        assert!(deleted.begun().await.is_err());
+        (session.id().clone(), secret.run, set.run, stopped.run, deleted.run)
+    });
+    assert!(!std::fs::read(folder.0.join("journal")).unwrap().windows(canary.len()).any(|part| part == canary.as_bytes()));
+    process(&folder, &settings, async |hub, access, restored| {
+        assert_eq!(restored.waiting, 2);
+        let session = hub.session(&access, &session).unwrap();
+        hub.in_turn(&access, session.cell(), secret).unwrap().begun().await.unwrap();
+        assert_eq!(lines(&session, secret).await, ["start", "over"]);
+        assert_eq!(session.run_info(secret).unwrap().status, RunStatus::Failed);
+        hub.in_turn(&access, session.cell(), set).unwrap().begun().await.unwrap();
+        // Its settings were kept: the agent server is asked for both, and refuses one of them or cannot do it.
+        said(&session, set, 4).await;
+        session.stop(Some(set), me(&access));
+        let told = lines(&session, set).await;
+        assert_eq!(told.iter().filter(|line| *line == "setting_not_made").count(), 2, "{told:?}");
+        for run in [stopped, deleted] {
+            assert!(hub.run(&access, run).is_none_or(|session| session.run_info(run).is_none()), "it never begins");
+        }
+        if let Some(stopped) = hub.in_turn(&access, session.cell(), stopped) {
+            assert_eq!(stopped.begun().await.err(), Some(NotBegun::Stopped));
+        }
     });
 }
 

@@ -41,7 +41,7 @@ fn journal(path: &Path, flush_ms: u64) -> Durable {
 
 fn open(journal: &dyn Journal, number: usize, durability: Durability) -> Arc<dyn Log> {
     let birth = Birth { cell: CellName::from("cell"), created_at: 0, title: None, model: None, labels: serde_json::Map::new() };
-    journal.open(&LogKey { principal: Principal::from("p"), session: SessionId::from(format!("session-{number}")) }, &birth, durability)
+    journal.open(&LogKey::session(Principal::from("p"), SessionId::from(format!("session-{number}"))), &birth, durability)
 }
 
 /// A frame as it comes off a socket: a text of its own.

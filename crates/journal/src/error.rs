@@ -74,7 +74,7 @@ pub struct Unstored {
 #[error("record {number} of the session {} cannot be read: {cause}", key.session)]
 pub struct Damaged {
     /// The session.
-    pub key: LogKey,
+    pub key: Box<LogKey>,
     /// The first record that cannot be read.
     pub number: usize,
     /// Why not.

@@ -44,12 +44,15 @@ impl SessionRow {
                 Durability::Fsync => 2,
             });
             out.number(*first);
+            if let Some(run) = key.waiting {
+                out.bits(run.as_u128());
+            }
         })
     }
 
     pub(crate) fn read(row: &[u8]) -> Result<Self, Damage> {
         let mut fields = opened(row)?;
-        let key = LogKey { principal: Principal::from(fields.text()?), session: SessionId::from(fields.text()?) };
+        let mut key = LogKey::session(Principal::from(fields.text()?), SessionId::from(fields.text()?));
         let birth = Birth {
             cell: CellName::from(fields.text()?),
             created_at: fields.number()?,
@@ -63,7 +66,11 @@ impl SessionRow {
             2 => Durability::Fsync,
             _ => return Err(Damage::Unknown("a durability")),
         };
-        Ok(Self { key, birth, durability, first: fields.number()? })
+        let first = fields.number()?;
+        if !fields.is_empty() {
+            key.waiting = Some(RunId::from_u128(fields.bits()?));
+        }
+        Ok(Self { key, birth, durability, first })
     }
 }
 

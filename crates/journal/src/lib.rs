@@ -43,6 +43,16 @@ pub struct LogKey {
     pub principal: Principal,
     /// The session.
     pub session: SessionId,
+    /// A run of it that waits for its turn: until it begins it has a log of its own.
+    pub waiting: Option<RunId>,
+}
+
+impl LogKey {
+    /// The session itself.
+    #[must_use]
+    pub fn session(principal: Principal, session: SessionId) -> Self {
+        Self { principal, session, waiting: None }
+    }
 }
 
 /// What a log promises about what was appended to it. Declared per cell.

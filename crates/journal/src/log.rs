@@ -346,7 +346,7 @@ impl DiskLog {
     }
 
     fn damaged(&self, number: usize, cause: Damage) -> Damaged {
-        Damaged { key: self.key.clone(), number, cause }
+        Damaged { key: Box::new(self.key.clone()), number, cause }
     }
 
     /// Reads `next..end` from the disk. Moves `next` on as it goes.

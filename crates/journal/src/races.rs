@@ -97,7 +97,7 @@ impl Batches for Values {
 
 fn log(shared: &Arc<Shared>, number: u64, durability: Durability) -> Handle {
     let birth = Birth { cell: CellName::from("c"), created_at: 0, title: None, model: None, labels: serde_json::Map::new() };
-    let key = LogKey { principal: Principal::from("p"), session: SessionId::from(number.to_string()) };
+    let key = LogKey::session(Principal::from("p"), SessionId::from(number.to_string()));
     Handle(DiskLog::new(key, number, birth, durability, shared.clone()))
 }
 

@@ -7,7 +7,7 @@ use interline_model::{Body, CellName, Fact, Text};
 use super::*;
 
 fn key(session: &str) -> LogKey {
-    LogKey { principal: Principal::from("p"), session: SessionId::from(session.to_owned()) }
+    LogKey::session(Principal::from("p"), SessionId::from(session.to_owned()))
 }
 
 fn birth() -> Birth {
@@ -121,6 +121,25 @@ fn whole_runs_are_forgotten_from_the_front() {
             assert!(before > 0 && journal.stored_bytes() < before && journal.stored_bytes() > 0);
         }
     });
+}
+
+#[test]
+fn a_run_that_waits_has_a_log_of_its_own_beside_its_sessions() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let waiting = |number| LogKey { waiting: Some(run(number)), ..key("s") };
+    {
+        let journal = durable(&path);
+        journal.open(&key("s"), &birth(), Durability::Buffered).append(frame(1), begins(1)).unwrap();
+        for number in 2..5 {
+            journal.open(&waiting(number), &birth(), Durability::Fsync).append(frame(2), begins(number)).unwrap();
+        }
+        journal.remove(&waiting(3));
+    }
+    let journal = durable(&path);
+    let mut found: Vec<_> = journal.stored().unwrap().iter().map(|stored| (stored.key.clone(), stored.runs[0].run)).collect();
+    found.sort_by_key(|(key, _)| key.waiting);
+    assert_eq!(found, [(key("s"), run(1)), (waiting(2), run(2)), (waiting(4), run(4))]);
 }
 
 #[test]

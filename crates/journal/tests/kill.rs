@@ -32,7 +32,7 @@ fn durability(session: usize) -> Durability {
 
 fn open(journal: &Durable, session: usize) -> Arc<dyn Log> {
     let birth = Birth { cell: CellName::from("c"), created_at: 0, title: None, model: None, labels: serde_json::Map::new() };
-    journal.open(&LogKey { principal: Principal::from("p"), session: SessionId::from(session.to_string()) }, &birth, durability(session))
+    journal.open(&LogKey::session(Principal::from("p"), SessionId::from(session.to_string())), &birth, durability(session))
 }
 
 /// Records are numbered by their time; their length says more about torn ones than a constant would.

@@ -206,7 +206,7 @@ async fn a_session_without_a_prompt_is_silent_until_something_runs_in_it() {
     // From another surface.
     let access = stand.hub.admit(None).unwrap();
     let start = StartRun {
-        surface: "sse",
+        surface: Text::from_static("sse"),
         cell: None,
         session: Some(SessionId::from(native.id.clone())),
         model: None,
@@ -560,7 +560,7 @@ async fn a_client_that_does_not_read_is_cut_and_can_come_back() {
     // The frames are too large to be the prompt of a request.
     let access = stand.hub.admit(None).unwrap();
     let start = StartRun {
-        surface: "sse",
+        surface: Text::from_static("sse"),
         cell: None,
         session: None,
         model: None,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interline_hub::{
-    Access, Action, Denied, Environment, Leave, Projection, RunStatus, Session, Settings, StartError, StartRun, Started, Stopped, Visit,
-    draw_run,
+    Access, Action, Denied, Environment, InTurn, Leave, NotBegun, Projection, RunStatus, Session, Settings, StartRun, Started, Stopped,
+    Visit, draw_run,
 };
 use interline_model::{Actor, Ask, RunId, SessionId, Text};
 use serde_json::{Map, Value, json};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::beginning::intent_of;
@@ -304,7 +304,7 @@ impl Desk {
         })?;
         let run = draw_run();
         let request = StartRun {
-            surface: SURFACE,
+            surface: Text::from_static(SURFACE),
             session: Some(session.id().clone()),
             model: message.model.or(chosen),
             input: message.input,
@@ -312,6 +312,7 @@ impl Desk {
             headless: message.headless,
             output_schema: message.output_schema,
             run: Some(run),
+            is_acknowledged: true,
             ..StartRun::default()
         };
         let started = self.shell.hub.start_in_turn(self.access(), request).inspect_err(|_| {
@@ -320,8 +321,8 @@ impl Desk {
         })?;
         let told = held.ack(ack, &sent_ack(session.id(), Some(run))).await;
         drop(held);
-        if let Started::InTurn(begins) = started {
-            self.wait_for_turn(session, run, begins);
+        if let Started::InTurn(waiting) = started {
+            self.wait_for_turn(waiting);
         }
         if !title.is_empty() {
             session.set_title(title);
@@ -333,18 +334,20 @@ impl Desk {
     }
 
     /// A run that was acknowledged waits for the one before it. If it never begins, that is said.
-    fn wait_for_turn(&self, session: &Arc<Session>, run: RunId, begins: oneshot::Receiver<Result<(Arc<Session>, RunId), StartError>>) {
-        let (session, outlet) = (session.clone(), self.outlet.clone());
+    fn wait_for_turn(&self, waiting: Arc<InTurn>) {
+        let outlet = self.outlet.clone();
         self.shell.tasks.spawn(async move {
-            let _ = match begins.await {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err(error)) => {
+            let (session, run) = (&waiting.session, waiting.run);
+            let _ = match waiting.begun().await {
+                // One that is left begins in the next process.
+                Ok(_) | Err(NotBegun::Left) => Ok(()),
+                Err(NotBegun::Refused(error)) => {
                     let mut event = Refusal::from(error).event(Some(session.id()));
                     event["chat_run_id"] = Value::from(run.to_string());
                     outlet.hold().await.value("system:error", &event).await
                 }
                 // It was stopped before it began, and the client has its id: it ends like any other.
-                Err(_) => {
+                Err(NotBegun::Stopped) => {
                     let end = json!({
                         "session_id": session.id().as_str(), "status": "interrupted", "result": null, "finish_reason": null,
                         "chat_run_id": run.to_string(),

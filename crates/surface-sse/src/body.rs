@@ -10,14 +10,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{BufMut, Bytes, BytesMut};
-use interline_hub::{Leave, Projection, RunTail, Turn, Visit};
+use interline_hub::{InTurn, Leave, NotBegun, Projection, RunTail, Turn, Visit};
 use interline_model::RunId;
 use tokio::time::{sleep, timeout};
 
 use crate::block::DATA;
 use crate::posts::Answering;
 use crate::shell::Shell;
-use crate::waiting::InTurn;
 use crate::{Block, Extras, Profile, SseWriter};
 
 /// Blocks fetched at a time.
@@ -154,12 +153,12 @@ impl Reading {
                                 Err(_) => break,
                             }
                         }
+                        Some(Err(NotBegun::Left)) | None => break,
                         Some(Err(error)) => {
                             let events = self.shell.not_begun(&entry, &error, self.extras);
                             self.queue.extend(events.into_iter().filter(|block| block.is_terminal() || block.is_from(self.from)));
                             Source::Told
                         }
-                        None => break,
                     };
                 }
                 Source::Told => break,

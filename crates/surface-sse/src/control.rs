@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use interline_hub::{AnswerError, Filter, Session, Stopped};
+use interline_hub::{AnswerError, Filter, NotBegun, Session, StartError, Stopped};
 use interline_model::{AskId, RunId};
 use serde::Serialize;
 
@@ -34,10 +34,16 @@ pub(crate) fn done() -> Response {
 pub(crate) async fn interrupt_run(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
     match caller.target(&shell)? {
         Target::Begun(session, run) => Ok(stop(&session, Some(run), &caller)),
-        Target::InTurn(waiting) => Ok(match waiting.stop(caller.actor()) {
-            None => stopping(waiting.run),
-            status => json(&Done { ok: true, run_id: None, status }).into_response(),
-        }),
+        Target::InTurn(waiting) => {
+            let status = match waiting.stop(caller.actor()) {
+                None => return Ok(stopping(waiting.run)),
+                Some(NotBegun::Stopped) => "interrupted",
+                Some(NotBegun::Refused(_)) => "failed",
+                // The next process can be told.
+                Some(NotBegun::Left) => return Err(StartError::Draining.into()),
+            };
+            Ok(json(&Done { ok: true, run_id: None, status: Some(status) }).into_response())
+        }
     }
 }
 

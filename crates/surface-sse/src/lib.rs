@@ -60,7 +60,6 @@ mod start;
 #[cfg(feature = "io")]
 mod tickets;
 #[cfg(feature = "io")]
-mod waiting;
 #[cfg(feature = "io")]
 mod wishes;
 

@@ -10,14 +10,13 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, delete, get, post};
 use bytes::Bytes;
-use interline_hub::{Access, AskConfig, Hub, Projection, Session, StartError, Surface, Visit};
+use interline_hub::{Access, AskConfig, Hub, InTurn, NotBegun, Projection, Session, StartError, Surface, Visit};
 use interline_model::{Body as RecordBody, CellName, Event, FailureKind, Outcome, Record, RunEnd, RunId, Text, What, Writer};
 
 use crate::body::{Framing, Reading, Source};
 use crate::caller::{Caller, SURFACE, Viewer};
 use crate::error::Refusal;
 use crate::posts::{Answering, Posts};
-use crate::waiting::{InTurn, NotBegun, Waiting};
 use crate::{
     AskLimits, Block, Config, Extras, Options, Profile, SseWriter, actions, asks, control, cors, cursor, explain, lists, start, tickets,
 };
@@ -26,7 +25,6 @@ use crate::{
 pub(crate) struct Shell {
     pub(crate) hub: Arc<Hub>,
     pub(crate) config: Config,
-    pub(crate) waiting: Waiting,
     /// Where requests that are sent again attach.
     pub(crate) posts: Option<Arc<Posts>>,
 }
@@ -69,7 +67,7 @@ impl Surface for SseSurface {
 pub fn router(hub: Arc<Hub>, config: Config) -> Router {
     let dedupe = Duration::from_millis(config.dedupe_posts_ms);
     let posts = (!dedupe.is_zero()).then(|| Arc::new(Posts::new(dedupe)));
-    let shell = Arc::new(Shell { hub, config, waiting: Waiting::default(), posts });
+    let shell = Arc::new(Shell { hub, config, posts });
     let routes: [(&str, MethodRouter<Arc<Shell>>); 32] = [
         ("/cells", get(lists::cells)),
         ("/cells//{*rest}", any(no_cell)),
@@ -152,7 +150,7 @@ impl Shell {
     pub(crate) fn target(&self, access: &Access, cell: &CellName, run: RunId) -> Option<Target> {
         let found = || self.hub.run(access, run).filter(|session| session.cell() == cell);
         // What waits begins before it stops waiting: asked in this order, it is found.
-        let waiting = self.waiting.find(access.principal(), cell, run).filter(|_| access.allows(cell));
+        let waiting = self.hub.in_turn(access, cell, run);
         let begun = found().filter(|session| session.run_info(run).is_some()).map(|session| Target::Begun(session, run));
         // One that waits on another surface can be stopped from here, too.
         begun.or_else(|| waiting.map(Target::InTurn)).or_else(|| found().map(|session| Target::Begun(session, run)))
@@ -185,6 +183,8 @@ impl Shell {
     pub(crate) fn not_begun(&self, waiting: &InTurn, why: &NotBegun, extras: Extras) -> Vec<Block> {
         let outcome = match why {
             NotBegun::Stopped => Outcome::Interrupted { reason: Text::from_static("user_interrupt") },
+            // It begins in the next process.
+            NotBegun::Left => return Vec::new(),
             NotBegun::Refused(error) => Outcome::Failed { kind: FailureKind::EngineNotReady, message: Text::from(error.to_string()) },
         };
         let start = What::RunStarted { run: waiting.run, session: waiting.session.id().clone(), model: waiting.model.clone() };

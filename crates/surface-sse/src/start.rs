@@ -1,14 +1,13 @@
 //! `POST /cells/{cell}/run`: starts a run and streams it, or attaches to the one that the same request started (sse.md §1.3, §5.6).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
-use interline_hub::{StartRun, Started, draw_run};
+use interline_hub::{StartRun, Started};
 use interline_model::{CellName, SessionId, Text, path_segment};
-use tokio_util::sync::CancellationToken;
 
 use crate::caller::{Caller, SURFACE};
 use crate::cursor;
@@ -16,9 +15,6 @@ use crate::error::Refusal;
 use crate::posts;
 use crate::request::RunRequest;
 use crate::shell::{Shell, Target, read_body};
-
-/// One start with an idempotency key at a time: between looking for a run that waits by that key and waiting there is no other.
-static BY_KEY: Mutex<()> = Mutex::new(());
 
 /// The handler. Leaving does not stop the run.
 pub(crate) async fn start(State(shell): State<Arc<Shell>>, caller: Caller, headers: HeaderMap, body: Body) -> Result<Response, Refusal> {
@@ -58,37 +54,23 @@ fn begin(shell: &Arc<Shell>, caller: &Caller, cell: &CellName, request: RunReque
         // Said now, and not when the run's turn has come.
         return Err(Refusal::SessionNotFound(session.map(|id| id.to_string()).unwrap_or_default()));
     }
-    let _one = key.as_ref().map(|_| BY_KEY.lock().unwrap_or_else(PoisonError::into_inner));
-    if let Some(key) = &key
-        && let Some(waiting) = shell.waiting.by_key(caller.access.principal(), cell, request.actor.as_ref(), key)
-    {
-        return Ok(Target::InTurn(waiting));
-    }
-    let (run, given_up) = (draw_run(), CancellationToken::new());
-    let (actor, model) = (request.actor.clone(), request.model.clone());
     let start = StartRun {
-        surface: SURFACE,
+        surface: Text::from_static(SURFACE),
         cell: Some(cell.clone()),
         session,
-        model: model.clone(),
+        model: request.model.clone(),
         system_prompt: request.system_prompt.clone(),
-        actor: actor.clone(),
+        actor: request.actor.clone(),
         settings: request.settings.clone(),
         input: request.into_input(known.as_ref().is_some_and(|session| !session.runs().is_empty())),
-        idempotency_key: key.clone(),
-        run: Some(run),
-        given_up: given_up.clone(),
+        idempotency_key: key,
+        is_acknowledged: true,
         ..StartRun::default()
     };
-    match (shell.hub.start_in_turn(&caller.access, start)?, known) {
-        (Started::Begun(session, run), _) => Ok(Target::Begun(session, run)),
-        (Started::InTurn(result), Some(session)) => {
-            let model = shell.hub.route(&caller.access, cell)?.shown_model(model.as_deref());
-            Ok(Target::InTurn(shell.waiting.add(run, session, model, key.map(|key| (actor, key)), given_up, result)))
-        }
-        // Only a known session has a run to wait for.
-        (Started::InTurn(_), None) => Err(Refusal::RunNotFound(run.to_string())),
-    }
+    Ok(match shell.hub.start_in_turn(&caller.access, start)? {
+        Started::Begun(session, run) => Target::Begun(session, run),
+        Started::InTurn(waiting) => Target::InTurn(waiting),
+    })
 }
 
 /// The answer to a POST says where its run can be read again.

@@ -71,7 +71,7 @@ impl Session {
     /// Asks the upstream to stop a run, or whatever goes on; runs that wait for their turn are given up. Does nothing more if it was asked
     /// before.
     pub fn stop(&self, run: Option<RunId>, by: Actor) -> Stopped {
-        let given_up = self.queue.give_up(run);
+        let given_up = self.queue.give_up(run, &by);
         match (self.stop_begun(run, by), given_up) {
             (Stopped::Idle, Some(run)) => Stopped::Stopping(run),
             (stopped, _) => stopped,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use interline_journal::{Damaged, Durability, Mark, StoredRun, Unstored};
+use interline_journal::{Damaged, Durability, Log, Mark, StoredRun, Unstored};
 use interline_model::{Body, Event, Fact, FailureKind, ForcedEnd, Json, Millis, Part, Record, RunId, Text, What};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -355,6 +355,15 @@ impl Source for Session {
         }
         self.settle_warmth();
     }
+}
+
+/// Appends a record, without keeping the runtime's other tasks waiting where that waits for the disk.
+///
+/// # Errors
+/// When it has to be on the disk and cannot be.
+pub(crate) fn append_patiently(log: &dyn Log, record: Record, mark: Mark) -> Result<(), Unstored> {
+    let append = || log.append(record, mark);
+    if log.durability() == Durability::Fsync { patiently(append) } else { append() }
 }
 
 /// Does what waits for the disk without keeping the runtime's other tasks waiting.

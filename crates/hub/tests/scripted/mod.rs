@@ -224,7 +224,7 @@ pub(crate) fn hub_on(
 
 pub(crate) fn request(prompt: &str) -> StartRun {
     StartRun {
-        surface: "test",
+        surface: Text::from_static("test"),
         cell: None,
         session: None,
         model: None,

@@ -282,7 +282,7 @@ fn opens_and_does_not_lie(disk: &TestDisk, all: &[Vec<Millis>]) -> bool {
         match result {
             Ok(()) => whole &= seen.len() == written.len(),
             Err(damaged) => {
-                assert_eq!((damaged.number, &damaged.key), (seen.len(), &stored.key));
+                assert_eq!((damaged.number, &*damaged.key), (seen.len(), &stored.key));
                 whole = false;
             }
         }

@@ -164,7 +164,7 @@ async fn submit(shell: &Shell, id: &str, request: Request) -> Result<(), BridgeE
 /// Starts a turn; one that goes on is stopped first (native-ws.md §4.4, as it is meant).
 async fn replace(shell: &Shell, access: &Access, session: &Session, prompt: Text) -> Result<(), StartError> {
     let start = StartRun {
-        surface: NAME,
+        surface: Text::from_static(NAME),
         cell: None,
         session: Some(session.id().clone()),
         model: None,

@@ -10,7 +10,9 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use http::StatusCode;
-use interline_hub::{Access, Action, ActionError, Denied, MAX_MODEL_BYTES, NewSession, RunStatus, Session, StartError, StartRun, Started};
+use interline_hub::{
+    Access, Action, ActionError, Denied, MAX_MODEL_BYTES, NewSession, NotBegun, RunStatus, Session, StartError, StartRun, Started,
+};
 use interline_model::{Millis, Part, RunId, SessionId, Text};
 use serde::{Deserialize, Serialize};
 
@@ -260,7 +262,7 @@ async fn try_create(shell: &Shell, request: Request) -> Result<Response, CloudEr
         (Target::Session(session), created_at)
     } else {
         let start = StartRun {
-            surface: NAME,
+            surface: Text::from_static(NAME),
             cell: None,
             session,
             model,
@@ -275,7 +277,10 @@ async fn try_create(shell: &Shell, request: Request) -> Result<Response, CloudEr
         // Where a run waits for its turn the request does, too: a session that does not run yet has no stream.
         let (session, run) = match shell.hub.start_in_turn(&access, start)? {
             Started::Begun(session, run) => (session, run),
-            Started::InTurn(begun) => begun.await.unwrap_or(Err(StartError::Draining))?,
+            Started::InTurn(waiting) => waiting.begun().await.map_err(|why| match why {
+                NotBegun::Refused(error) => error,
+                NotBegun::Stopped | NotBegun::Left => StartError::Draining,
+            })?,
         };
         let created_at = session.run_info(run).map_or_else(now, |run| run.started_at);
         (Target::Run(session, run), created_at)

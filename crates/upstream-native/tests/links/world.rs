@@ -142,7 +142,7 @@ pub(crate) fn hub_on(gate: Gate, config: UpstreamConfig, link: LinkConfig, journ
 
 pub(crate) fn request(prompt: &str) -> StartRun {
     StartRun {
-        surface: "test",
+        surface: Text::from_static("test"),
         cell: None,
         session: None,
         model: None,

@@ -1,0 +1,142 @@
+//! How a run that waits for its turn is kept: in a log of its own, which begins as a run's does, with what was accepted. What else is needed
+//! to start it stands in that log's birth.
+
+use std::sync::Arc;
+
+use interline_journal::{Birth, Journal, Log, LogKey, Mark, Stored, Unstored};
+use interline_model::{Body, CellName, Fact, Millis, Record, RunAccepted, Text};
+use serde::{Deserialize, Serialize};
+
+use crate::session::{Session, append_patiently};
+use crate::{RunCredential, Settings, StartRun};
+
+/// What a run needs besides what was accepted of it.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Beside {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system_prompt: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model_setting: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permission_mode: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking_tokens: Option<u32>,
+    /// It brought what is secret, and is not kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unkept: Option<Unkept>,
+}
+
+/// What a client brought to start a run and the next process does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unkept {
+    /// Its own credential for the upstream.
+    Credential,
+    /// Environment variables.
+    Variables,
+}
+
+impl Unkept {
+    /// What the run ends with.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::Credential => "the program ended while the run waited for its turn, and the credential it was started with is not kept",
+            Self::Variables => "the program ended while the run waited for its turn, and the environment variables it brought are not kept",
+        }
+    }
+}
+
+/// A run that waited when the last process ended.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) cell: CellName,
+    pub(crate) request: StartRun,
+    pub(crate) unkept: Option<Unkept>,
+    /// Somebody wanted it to wait no longer.
+    pub(crate) is_given_up: bool,
+}
+
+/// Keeps a run until it begins. It is on the disk, where that is promised, when this returns.
+///
+/// # Errors
+/// When it has to be on the disk and cannot be.
+pub(crate) fn keep(
+    journal: &dyn Journal,
+    session: &Session,
+    place: Millis,
+    accepted: RunAccepted,
+    request: &StartRun,
+    tag: Option<Text>,
+    credential: &RunCredential,
+) -> Result<(LogKey, Arc<dyn Log>), Unstored> {
+    let Settings { model, permission_mode, thinking_tokens, environment } = &request.settings;
+    let unkept = match credential {
+        RunCredential::Client(_) => Some(Unkept::Credential),
+        RunCredential::Configured => (!environment.0.is_empty()).then_some(Unkept::Variables),
+    };
+    let beside = Beside {
+        system_prompt: request.system_prompt.as_deref().map(str::to_owned),
+        model_setting: model.as_deref().map(str::to_owned),
+        permission_mode: permission_mode.as_deref().map(str::to_owned),
+        thinking_tokens: *thinking_tokens,
+        unkept,
+    };
+    let labels = match serde_json::to_value(beside) {
+        Ok(serde_json::Value::Object(labels)) => labels,
+        // A struct of texts is always an object.
+        _ => serde_json::Map::new(),
+    };
+    let birth = Birth { cell: session.cell().clone(), created_at: place, title: None, model: request.model.clone(), labels };
+    let key = LogKey { waiting: Some(accepted.run), ..LogKey::session(session.principal().clone(), session.id().clone()) };
+    let log = journal.open(&key, &birth, session.durability());
+    let mark = Mark::Begins { run: accepted.run, tag };
+    let record = Record { at: place, body: Body::Fact(Fact::RunAccepted(Box::new(accepted))) };
+    match append_patiently(&*log, record, mark) {
+        Ok(()) => Ok((key, log)),
+        Err(error) => {
+            journal.remove(&key);
+            Err(error)
+        }
+    }
+}
+
+/// Reads what was kept of a run. `None` if it cannot be read.
+pub(crate) fn read(stored: &Stored) -> Option<Queued> {
+    let (mut accepted, mut is_given_up) = (None, false);
+    let read = stored.log.replay(0, &mut |record| match &record.body {
+        Body::Fact(Fact::RunAccepted(first)) => accepted = Some((**first).clone()),
+        Body::Fact(Fact::StopRequested { .. }) => is_given_up = true,
+        _ => {}
+    });
+    if let Err(damaged) = read {
+        tracing::error!(session = %stored.key.session, %damaged, "a run that waited for its turn cannot be read, and is forgotten");
+    }
+    let RunAccepted { run, session, model: _, input, by, actor, headless, output_schema } = accepted?;
+    let Birth { cell, model, labels, .. } = stored.birth.clone();
+    let beside = serde_json::from_value(serde_json::Value::Object(labels));
+    let Beside { system_prompt, model_setting, permission_mode, thinking_tokens, unkept } = beside.ok()?;
+    let tag = stored.runs.first().and_then(|run| run.tag.clone());
+    let settings = Settings {
+        model: model_setting.map(Text::from),
+        permission_mode: permission_mode.map(Text::from),
+        thinking_tokens,
+        ..Settings::default()
+    };
+    let request = StartRun {
+        surface: by.surface,
+        cell: Some(cell.clone()),
+        session: Some(session),
+        model,
+        input,
+        system_prompt: system_prompt.map(Text::from),
+        idempotency_key: tag.as_deref().and_then(crate::hub::key_in),
+        actor,
+        settings,
+        headless,
+        output_schema,
+        run: Some(run),
+        is_acknowledged: true,
+    };
+    Some(Queued { cell, request, unkept, is_given_up })
+}
