@@ -5,15 +5,15 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on should say where")]
 
+mod support;
+
 use std::time::Duration;
 
-use interline_sim::{Options, Pace, Simulator, Voice};
+use interline_sim::{Options, Voice};
 use interline_testkit::Program;
 use interline_testkit::chaos::{self, Suite};
-use tokio::net::TcpListener;
-use tokio_util::sync::{CancellationToken, DropGuard};
-
-const INTERLINE: &str = env!("CARGO_BIN_EXE_interline");
+use support::INTERLINE;
+use tokio_util::sync::DropGuard;
 
 /// Runs in `cargo test`; the command `reliability` of the bench has ten thousand.
 const RUNS: u64 = 80;
@@ -26,19 +26,15 @@ fn number(name: &str) -> Option<u64> {
 }
 
 async fn simulator(voice: Voice) -> (String, DropGuard) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
     let options = Options {
         voice,
-        pace: Pace::none(),
         ping_interval: Duration::from_millis(200),
         pong_timeout: Duration::from_millis(3_000),
         session_token_ttl: Duration::from_secs(4),
         ..Options::default()
     };
-    let stop = CancellationToken::new();
-    tokio::spawn(Simulator::new(options).expect("a simulator").serve(listener, stop.clone()));
-    (url, stop.drop_guard())
+    let (_, url, stop) = support::simulator(options).await;
+    (url, stop)
 }
 
 #[tokio::test(flavor = "multi_thread")]

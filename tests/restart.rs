@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use interline_sim::{Options, Pace, Simulator, tally_text};
+use interline_sim::{Options, tally_text};
 use interline_testkit::{Client, Program, Temp, eventually, get, post, request};
 use serde_json::{Value, json};
-use support::{INTERLINE, UPSTREAMS, config_for, end, events, text, token};
+use support::{INTERLINE, UPSTREAMS, config_for, end, events, simulator, text, token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::Message;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
 /// Longer than a slow machine needs for anything here.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,16 +36,12 @@ struct Site {
 
 impl Site {
     async fn new(durability: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let simulator = format!("http://{}", listener.local_addr().expect("an address"));
-        let stop = CancellationToken::new();
-        let sim = Simulator::new(Options { pace: Pace::none(), ..Options::default() }).expect("a simulator");
-        tokio::spawn(sim.serve(listener, stop.clone()));
+        let (_, simulator, stop) = simulator(Options::default()).await;
         let journal = Temp::file("here", "");
         let path = journal.path().with_file_name("journal");
         let config = config_for(&simulator, &format!("[journal]\npath = {path:?}\n"));
         let config = config.replace("\nupstream = ", &format!("\ndurability = \"{durability}\"\nupstream = "));
-        Self { config, _journal: journal, _stop: stop.drop_guard() }
+        Self { config, _journal: journal, _stop: stop }
     }
 }
 

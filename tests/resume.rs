@@ -12,10 +12,11 @@ use std::time::Duration;
 use breaks::{Cut, Wire, blocks};
 use futures_util::future::join_all;
 use futures_util::{SinkExt, StreamExt};
-use interline_sim::{Options, counted_text};
-use interline_testkit::{Client, eventually, get, in_repository, post};
+use interline_sim::{Options, Voice, counted_text, tally_text};
+use interline_testkit::faults::{Fault, FaultProxy};
+use interline_testkit::{Client, Program, eventually, get, in_repository, post, request};
 use serde_json::{Value, json};
-use support::{Stand, UPSTREAMS, events, text, token};
+use support::{INTERLINE, Stand, UPSTREAMS, config_for, events, simulator, text, token};
 use tokio_tungstenite::MaybeTlsStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -379,6 +380,68 @@ async fn case_b4_and_b9_tabs_on_several_surfaces_see_a_catch_up_once() {
             metrics.lines().any(|line| line.starts_with("interline_socketio_subscriptions") && line.ends_with(" 0"))
         })
         .await;
+    }
+}
+
+/// Five breaks of the connection upstream in one turn, on servers that number their frames and on ones that say everything again; tabs come while it
+/// is broken.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_b4_five_breaks_in_one_turn_show_each_frame_once_to_every_tab() {
+    const PIECES: u64 = 60;
+    let place = async |voice: Voice, cell: &'static str| {
+        let (_, simulator, _stop) = simulator(Options { voice, ..Options::default() }).await;
+        let proxy = FaultProxy::before(&simulator).await;
+        let program = Program::serve(INTERLINE, &config_for(&proxy.url(), "")).await;
+        let (base, secret) = (program.base(), token(cell));
+        let session = post(&format!("{base}/api/sessions"), &secret, r#"{"intent":""}"#).await.json();
+        let session = session["session_id"].as_str().expect("an id").to_owned();
+        let watch = || tokio::spawn(Client::new("stays.mjs", base).args(["--token", &secret, "--session", &session, "--typed"]).run());
+        let mut watchers = vec![watch()];
+        eventually("it is subscribed", PATIENCE, async || {
+            let metrics = get(&format!("{base}/metrics"), "").await.body;
+            metrics.lines().any(|line| line == "interline_socketio_subscriptions 1")
+        })
+        .await;
+        let prompt = format!("tally {cell} {PIECES} gap=40");
+        let body =
+            json!({"session_id": session, "messages": [{"role": "user", "content": [{"type": "text", "text": prompt}]}]}).to_string();
+        let first = Wire::ask(base, "POST", &format!("/cells/{cell}/run"), &secret, &[], &body).await;
+        let run = first.header("x-run-id");
+        let path = format!("/cells/{cell}/runs/{run}/events");
+        let mut tabs = vec![tokio::spawn(first.rest())];
+        for (number, fault) in [Fault::Fin, Fault::Reset, Fault::Cut, Fault::Fin, Fault::Reset].into_iter().enumerate() {
+            let piece = tally_text(cell, 10 * (number as u64 + 1));
+            let bearer = format!("Bearer {secret}");
+            request("GET", &format!("{base}{path}"), &[("authorization", bearer.as_str())], "").await.until(&piece).await;
+            let broken = || proxy.injected().values().sum::<u64>();
+            let before = broken();
+            proxy.break_all(fault);
+            eventually("it breaks", PATIENCE, async || broken() > before).await;
+            // Two tabs come while it is broken, one on each surface.
+            if number < 2 {
+                tabs.push(tokio::spawn(Wire::ask(base, "GET", &path, &secret, &[], "").await.rest()));
+                watchers.push(watch());
+            }
+            proxy.mend();
+        }
+        let expected: String = (0..PIECES).map(|n| tally_text(cell, n)).collect();
+        let mut shown = Vec::new();
+        for tab in tabs {
+            shown.push(tokio::time::timeout(PATIENCE, tab).await.expect("it ends").expect("a tab"));
+        }
+        for tab in &shown {
+            assert_eq!(text(&events(tab)), expected, "{voice:?} {cell}");
+            assert_eq!(tab, &shown[0], "{voice:?} {cell}");
+        }
+        for watcher in watchers {
+            let lines = watcher.await.expect("a watcher").content().json_lines();
+            let typed = lines.iter().rev().find_map(|line| line.get("typed")).expect("what it shows");
+            assert_eq!((&typed["text"], &typed["chat_ends"]), (&json!(expected), &json!([run])), "{voice:?} {cell}");
+        }
+        assert!(proxy.injected().values().sum::<u64>() >= 5, "{:?}", proxy.injected());
+    };
+    for voice in [Voice::Documented, Voice::Observed] {
+        tokio::join!(place(voice, "cloud"), place(voice, "bridge"));
     }
 }
 

@@ -19,11 +19,11 @@ fn told(count: usize) -> String {
     (0..count).map(|n| format!("{n},")).collect()
 }
 
-/// A stand whose simulator plays `ticks-10` and `ticks-80`, texts of so many parts; the folder goes with it.
+/// A stand whose simulator plays `ticks-10`, `ticks-40` and `ticks-80`, texts of so many parts; the folder goes with it.
 async fn stand() -> (Stand, Folder) {
     let folder = Folder(std::env::temp_dir().join(format!("interline-ticks-{}-{:?}", std::process::id(), std::thread::current().id())));
     std::fs::create_dir_all(&folder.0).expect("a folder");
-    for count in [10, 80] {
+    for count in [10, 40, 80] {
         let texts = (0..count).map(|n| json!({"type": "streamlined_text", "text": format!("{n},"), "uuid": format!("t{n}")}));
         let end = json!({"type": "result", "subtype": "success", "is_error": false, "uuid": "end"});
         let lines: String = texts.chain([end]).map(|frame| format!("{frame}\n")).collect();
@@ -100,14 +100,14 @@ async fn e3_a_slow_proxy_is_waited_for() {
 
 // Others stalled for up to 25 s in the upgrade, or lost and mixed up what came during it.
 #[tokio::test(flavor = "multi_thread")]
-async fn e3_a_hundred_upgrades_with_events_lose_nothing_and_are_quick() {
+async fn e3_two_hundred_upgrades_with_events_lose_nothing_and_are_quick() {
     let (stand, _folder) = stand().await;
     let base = before(stand.base(), Sockets::Whole).await;
     for cell in UPSTREAMS {
-        let seen = chats(&base, cell, "play ticks-80 gap=10", &["--count", "50", "--together", "3"]).await;
-        assert_eq!(seen.len(), 50);
+        let seen = chats(&base, cell, "play ticks-40 gap=10", &["--count", "100", "--together", "3"]).await;
+        assert_eq!(seen.len(), 100);
         for seen in &seen {
-            assert_eq!(seen["text"], told(80), "{seen}");
+            assert_eq!(seen["text"], told(40), "{seen}");
             assert_eq!(
                 (&seen["connects"], &seen["disconnects"], &seen["transport"]),
                 (&json!(1), &json!(0), &json!("websocket")),
@@ -118,7 +118,7 @@ async fn e3_a_hundred_upgrades_with_events_lose_nothing_and_are_quick() {
         for what in ["upgrade_ms", "first_ms"] {
             let mut times: Vec<u64> = seen.iter().filter_map(|seen| seen[what].as_u64()).collect();
             times.sort_unstable();
-            assert!(times.len() == 50 && times[39] < 1_000 && times[49] < 5_000, "{what} of {cell}: {times:?}");
+            assert!(times.len() == 100 && times[79] < 1_000 && times[99] < 5_000, "{what} of {cell}: {times:?}");
         }
     }
 }

@@ -27,6 +27,16 @@ pub(crate) fn token(cell: &str) -> String {
     format!("{cell}-secret")
 }
 
+/// A simulator without pacing, its base URL, and what ends it.
+pub(crate) async fn simulator(options: Options) -> (Simulator, String, DropGuard) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let stop = CancellationToken::new();
+    let simulator = Simulator::new(Options { pace: Pace::none(), ..options }).expect("a simulator");
+    tokio::spawn(simulator.clone().serve(listener, stop.clone()));
+    (simulator, url, stop.drop_guard())
+}
+
 impl Stand {
     /// Everything at its default, without pacing.
     pub(crate) async fn new() -> Self {
@@ -35,14 +45,9 @@ impl Stand {
 
     /// With the simulator's options, and more lines of config.
     pub(crate) async fn with(options: Options, config: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let simulator = format!("http://{}", listener.local_addr().expect("an address"));
-        let stop = CancellationToken::new();
-        let sim = Simulator::new(Options { pace: Pace::none(), ..options }).expect("a simulator");
-        let counting = sim.clone();
-        tokio::spawn(sim.serve(listener, stop.clone()));
+        let (counting, simulator, stop) = simulator(options).await;
         let program = Program::serve(INTERLINE, &config_for(&simulator, config)).await;
-        Self { program, simulator, stats: Box::new(move || counting.stats()), _stop: stop.drop_guard() }
+        Self { program, simulator, stats: Box::new(move || counting.stats()), _stop: stop }
     }
 
     /// In one of the simulator's voices.
