@@ -56,19 +56,23 @@ const PAIRS: [(&str, Than, &str, &str); 5] = [
     ("run.forget_ms", Than::AtLeast, "run.keep_ms", "what is to be kept cannot be forgotten"),
 ];
 
-/// Calls `found` with each key that is wrong beside another one, and why.
-pub(super) fn check_pairs(config: &Config, mut found: impl FnMut(String, String)) {
+/// Calls `found` with each key that is wrong beside another one, and why: of the two that which somebody wrote.
+pub(super) fn check_pairs(config: &Config, is_written: impl Fn(&str) -> bool, mut found: impl FnMut(String, String)) {
     let Ok(sections) = serde_json::to_value(config) else { return };
     let value = |key: &str| key.split_once('.').and_then(|(section, key)| sections.get(section)?.get(key)?.as_u64());
     for (key, than, other, why) in PAIRS {
         let (Some(one), Some(two)) = (value(key), value(other)) else { continue };
-        let (holds, word) = match than {
-            Than::More => (one > two, "more than"),
-            Than::AtLeast => (one >= two, "at least"),
+        let (holds, word, reverse) = match than {
+            Than::More => (one > two, "more than", "less than"),
+            Than::AtLeast => (one >= two, "at least", "at most"),
         };
         // What is wrong alone is said already.
         if !holds && (one > 0 || MAY_BE_ZERO.contains(&key)) {
-            found(key.to_owned(), format!("must be {word} {other}, which is {two}: {why}"));
+            if is_written(key) || !is_written(other) {
+                found(key.to_owned(), format!("must be {word} {other}, which is {two}: {why}"));
+            } else {
+                found(other.to_owned(), format!("must be {reverse} {key}, which is {one}: {why}"));
+            }
         }
     }
 }
@@ -124,7 +128,7 @@ mod tests {
             let mut config = Config::default();
             change(&mut config);
             let mut all = Vec::new();
-            check_pairs(&config, |key, why| all.push(format!("{key} {why}")));
+            check_pairs(&config, |_| false, |key, why| all.push(format!("{key} {why}")));
             all.join("\n")
         };
         assert_eq!(wrong(|_| {}), "");

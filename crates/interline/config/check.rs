@@ -132,7 +132,8 @@ fn server(config: &Config, found: &mut Findings<'_>) {
         journal(Path::new(&config.journal.path), found);
     }
     bounds::check(config, |key, why| found.add(key, why));
-    bounds::check_pairs(config, |key, why| found.add(key, why));
+    let places = found.places;
+    bounds::check_pairs(config, |key| places.is_written(key), |key, why| found.add(key, why));
 }
 
 /// It may be checked on another machine than it serves on.

@@ -125,6 +125,11 @@ impl Places {
         }
     }
 
+    /// Whether somebody wrote a key, wherever.
+    pub(crate) fn is_written(&self, path: &str) -> bool {
+        self.keys.iter().any(|key| key.path == path)
+    }
+
     /// The innermost key around a position.
     fn around(&self, span: &Range<usize>) -> Option<&Key> {
         let holds = |outer: &&Range<usize>| outer.start <= span.start && span.end <= outer.end;

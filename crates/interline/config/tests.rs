@@ -90,6 +90,8 @@ fn errors_name_file_line_and_key() {
         ("[[route]]\ncell = \"a\"\nupstream = \"b\"\n\n[[route]]\nupstream = \"b\"\n", "interline.toml:5: route[1]: missing field `cell`"),
         ("[[upstream]]\nname = \"a\"\nkind = \"clod\"\nurl = \"http://x\"\n", "interline.toml:3: upstream[0].kind: "),
         ("[sse]\nsub_agents = \"none\"\n", "interline.toml:2: sse.sub_agents: "),
+        ("\n[run]\n\nkeep_ms = 999999999999\n", "interline.toml:4: run.keep_ms: must be at most run.forget_ms, which is "),
+        ("[run]\nforget_ms = 2\nkeep_ms = 3\n", "interline.toml:2: run.forget_ms: must be at least run.keep_ms, which is 3"),
     ];
     for (text, expected) in cases {
         let said = refused(text);
