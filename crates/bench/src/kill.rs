@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use interline_sim::Voice;
-use interline_testkit::chaos::{Options, Suite, percentile};
+use interline_testkit::chaos::{Cell, Options, Suite, percentile};
 use interline_testkit::checker::{Findings, Sent, View, judge};
 use interline_testkit::faults::{FaultProxy, Plane};
 use interline_testkit::watch::{Run, Shown, is_incomplete, read_sse, start_sse};
@@ -24,6 +24,9 @@ const KILLS: u64 = 100;
 
 /// Runs that begin before each kill.
 const RUNS: u64 = 12;
+
+/// Behind one of so many of them another one waits.
+const BEHIND: u64 = 3;
 
 /// In a buffered cell, what is older than this is on the disk; the same as in the config below.
 const FLUSH: Duration = Duration::from_millis(50);
@@ -49,6 +52,7 @@ pub(crate) struct Wishes {
 #[derive(Default)]
 struct Found {
     runs: u64,
+    waiting: u64,
     over_before: u64,
     completed_after: u64,
     ended_after: u64,
@@ -69,6 +73,10 @@ struct Followed {
     token: String,
     sent: Sent,
     shown: Arc<Mutex<Vec<Shown>>>,
+    /// When its client heard that it was taken.
+    taken: Instant,
+    /// It was to wait for its turn.
+    waits: bool,
 }
 
 pub(crate) async fn run(wishes: Wishes) -> bool {
@@ -77,9 +85,9 @@ pub(crate) async fn run(wishes: Wishes) -> bool {
     let seed = Seed::new(wishes.common.seed());
     eprintln!("seed {}", wishes.common.seed());
     println!(
-        "| durability | kills | runs | over before | completed after | ended otherwise | gone | events shown | of them lost | changed | ends missing | ends doubled | duplicated | reordered | lost | gaps said | gaps not said | restart p50 / p99 |"
+        "| durability | kills | runs | waiting | over before | completed after | ended otherwise | gone | events shown | of them lost | changed | ends missing | ends doubled | duplicated | reordered | lost | gaps said | gaps not said | restart p50 / p99 |"
     );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     let mut is_clean = true;
     for durability in ["memory", "buffered", "fsync"] {
         if wishes.durability.as_deref().is_none_or(|wanted| wanted == durability) {
@@ -95,6 +103,7 @@ impl Found {
     fn print(&self, durability: &str, kills: u64) {
         let Self {
             runs,
+            waiting,
             over_before,
             completed_after,
             ended_after,
@@ -109,7 +118,7 @@ impl Found {
         let Findings { duplicated, reordered, gaps_silent, gaps_said, lost, .. } = self.others;
         let (p50, p99) = (percentile(&self.restarts, 50).as_millis(), percentile(&self.restarts, 99).as_millis());
         println!(
-            "| {durability} | {kills} | {runs} | {over_before} | {completed_after} | {ended_after} | {gone} | {shown} | {shown_lost} | {shown_changed} | \
+            "| {durability} | {kills} | {runs} | {waiting} | {over_before} | {completed_after} | {ended_after} | {gone} | {shown} | {shown_lost} | {shown_changed} | \
              {ends_missing} | {ends_doubled} | {duplicated} | {reordered} | {lost} | {gaps_said} | {gaps_silent} | {p50} ms / {p99} ms |"
         );
         for problem in self.problems.iter().take(40) {
@@ -150,7 +159,7 @@ impl<'a> Killing<'a> {
         std::fs::create_dir_all(&folder).expect("a temporary folder");
         let listen = free_address();
         let more = format!("[journal]\npath = {:?}\nflush_ms = {}\n", journal(&folder), FLUSH.as_millis());
-        let config = suite.config(&format!("durability = \"{durability}\""), &more);
+        let config = suite.config(&format!("durability = \"{durability}\"\non_busy = \"queue\""), &more);
         let front = Arc::new(FaultProxy::before(&format!("http://{listen}")).await);
         Self { binary, durability, suite, front, config, listen, folder, _servers: [one, other] }
     }
@@ -189,26 +198,42 @@ impl<'a> Killing<'a> {
         let cells = self.suite.cells();
         for at in 0..RUNS {
             let (cell, name) = (chance.pick(&cells), format!("k{number}x{at}"));
-            let pieces = chance.between(20, 120);
-            let prompt = format!("tally {name} {pieces} gap={} tools={}", chance.between(1, 12), chance.pick(&[0, 7]));
-            // A cloud as documented has no stream of a run that was over meanwhile.
-            let may_have_gaps = cell.documented && cell.plane == Plane::Cloud;
-            let pieces = (0..pieces).map(|n| format!("«{name}:{n}» é漢🎉 ")).collect();
-            let sent = Sent { run: name.clone(), pieces, may_have_gaps, had: BTreeSet::new() };
-            let token = cell.token();
-            match start_sse(&self.front, &[], &cell.name(), &token, &name, &prompt).await {
-                Ok(run) => {
-                    let shown: Arc<Mutex<Vec<Shown>>> = Arc::default();
-                    let (front, into, of, with) = (self.front.clone(), shown.clone(), run.clone(), token.clone());
-                    reading.spawn(async move {
-                        let _ = read_sse(&front, &of, &with, IDLE, &into).await;
-                    });
-                    followed.push(Followed { run, token, sent, shown });
-                }
-                Err(why) => eprintln!("{name} was not started: {why}"),
+            let Some(one) = self.begin(cell, name.clone(), None, chance, &mut reading).await else { continue };
+            let session = one.run.session.clone();
+            followed.push(one);
+            if at % BEHIND == 0 {
+                followed.extend(self.begin(cell, format!("{name}w"), Some(&session), chance, &mut reading).await);
             }
         }
         (followed, reading)
+    }
+
+    /// Begins a run and reads it; in a session where another one goes on it waits.
+    async fn begin(
+        &self,
+        cell: Cell,
+        name: String,
+        session: Option<&str>,
+        chance: &mut Seed,
+        reading: &mut JoinSet<()>,
+    ) -> Option<Followed> {
+        let pieces = chance.between(20, 120);
+        let prompt = format!("tally {name} {pieces} gap={} tools={}", chance.between(1, 12), chance.pick(&[0, 7]));
+        // A cloud as documented has no stream of a run that was over meanwhile. And what waits begins at any moment: killed before the agent server
+        // said that it has it, a run ends, since it must not be told twice.
+        let may_have_gaps = session.is_some() || cell.documented && cell.plane == Plane::Cloud;
+        let pieces = (0..pieces).map(|n| format!("«{name}:{n}» é漢🎉 ")).collect();
+        let sent = Sent { run: name.clone(), pieces, may_have_gaps, had: BTreeSet::new() };
+        let token = cell.token();
+        let run = start_sse(&self.front, &[], (&cell.name(), session), &token, &name, &prompt).await;
+        let run = run.inspect_err(|why| eprintln!("{name} was not started: {why}")).ok()?;
+        let taken = Instant::now();
+        let shown: Arc<Mutex<Vec<Shown>>> = Arc::default();
+        let (front, into, of, with) = (self.front.clone(), shown.clone(), run.clone(), token.clone());
+        reading.spawn(async move {
+            let _ = read_sse(&front, &of, &with, IDLE, &into).await;
+        });
+        Some(Followed { run, token, sent, shown, taken, waits: session.is_some() })
     }
 
     /// Reads a run again after the program has come back, to its end.
@@ -240,6 +265,8 @@ struct Answered {
 /// What became of one run.
 #[derive(Default)]
 struct Verdict {
+    /// It had not begun.
+    waited: bool,
     over_before: bool,
     completed: bool,
     gone: bool,
@@ -254,14 +281,16 @@ struct Verdict {
 impl Verdict {
     fn of(durability: &str, followed: &Followed, before: &[Shown], again: &[Shown], answered: Answered) -> Self {
         let Answered { status, told, killed } = answered;
-        let promised = |shown: &&Shown| match durability {
+        let is_promised = |at: Instant| match durability {
             "fsync" => true,
-            "buffered" => killed.saturating_duration_since(shown.at) > FLUSH + SLACK,
+            "buffered" => killed.saturating_duration_since(at) > FLUSH + SLACK,
             _ => false,
         };
+        let promised = |shown: &&Shown| is_promised(shown.at);
         let by_number: BTreeMap<u64, &Shown> = again.iter().map(|shown| (shown.seq, shown)).collect();
         let kept: Vec<&Shown> = before.iter().filter(promised).collect();
-        let mut verdict = Self { over_before: before.last().is_some_and(Shown::is_end), shown: kept.len() as u64, ..Self::default() };
+        let (waited, over_before) = (followed.waits && before.is_empty(), before.last().is_some_and(Shown::is_end));
+        let mut verdict = Self { waited, over_before, shown: kept.len() as u64, ..Self::default() };
         for shown in &kept {
             match by_number.get(&shown.seq) {
                 None => verdict.lost += 1,
@@ -271,7 +300,7 @@ impl Verdict {
         verdict.ends = again.iter().filter(|shown| shown.is_end()).count() as u64;
         verdict.completed = again.last().is_some_and(|last| last.event["type"] == "done");
         // Nobody promised that it would outlive the program, and it did not.
-        verdict.gone = again.is_empty() && status == Some(404) && kept.is_empty() && durability != "fsync";
+        verdict.gone = again.is_empty() && status == Some(404) && kept.is_empty() && !is_promised(followed.taken);
         if !verdict.gone {
             let text = again.iter().filter_map(|shown| {
                 shown.event["content"].as_str().filter(|_| shown.event["type"] == "stream_delta").or(shown.event["result"].as_str())
@@ -309,6 +338,7 @@ impl Verdict {
 impl Found {
     fn add(&mut self, verdict: Verdict) {
         self.runs += 1;
+        self.waiting += u64::from(verdict.waited);
         self.shown += verdict.shown;
         self.shown_lost += verdict.lost;
         self.shown_changed += verdict.changed;

@@ -227,7 +227,7 @@ impl Suite {
                 let faults = [Fault::Fin, Fault::Reset, Fault::Refuse, Fault::Stall];
                 let breaks = seed.chance(self.options.habits.breaking);
                 let plan = Plan { fault: seed.pick(&faults), after: seed.between(0, 60) };
-                watch::start_sse(front, &[breaks.then_some(plan)], &cell, &token, name, &script.prompt).await
+                watch::start_sse(front, &[breaks.then_some(plan)], (&cell, None), &token, name, &script.prompt).await
             }
             1 => watch::start_socketio(front, &cell, &token, name, &script.prompt).await,
             _ => watch::start_native(front, &cell, &token, name, &script.prompt).await,

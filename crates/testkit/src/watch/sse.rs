@@ -15,14 +15,25 @@ use crate::faults::{FaultProxy, Plan, locked};
 /// Bytes of a run's events, roughly, in which connections break.
 const LENGTH: u64 = 5_000;
 
-/// Starts a run over connections that may break before the answer: by its key it is started once, however often it is asked for.
+/// Starts a run over connections that may break before the answer: by its key it is started once, however often it is asked for. Where that is
+/// said, in a session that there is.
 ///
 /// # Errors
 /// With what the program said instead.
-pub async fn start(proxy: &FaultProxy, plans: &[Option<Plan>], cell: &str, token: &str, name: &str, prompt: &str) -> Result<Run, String> {
-    let body = serde_json::json!({
+pub async fn start(
+    proxy: &FaultProxy,
+    plans: &[Option<Plan>],
+    (cell, session): (&str, Option<&str>),
+    token: &str,
+    name: &str,
+    prompt: &str,
+) -> Result<Run, String> {
+    let mut body = serde_json::json!({
         "actor": "chaos", "model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": prompt}]}],
     });
+    if let Some(session) = session {
+        body["session_id"] = Value::from(session);
+    }
     let body = Bytes::from(body.to_string());
     let mut why = String::new();
     for plan in plans.iter().copied().chain([None; 20]) {
