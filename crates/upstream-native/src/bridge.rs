@@ -74,8 +74,8 @@ impl Conversation {
 
     /// Where another process was in it, which had these frames since it wrote the handle.
     fn of(handle: Handle, frames: &[Text]) -> Self {
-        let Handle { session, counted, exact } = handle;
-        let mut lineup = LineUp::behind(counted);
+        let Handle { session, counted, exact, last } = handle;
+        let mut lineup = LineUp::behind(counted, last.as_deref());
         frames.iter().for_each(|frame| lineup.see(frame, is_counted(frame)));
         Self { session: Some(session), exact, lineup, in_turn: true, is_recalled: true, given_up: None }
     }
@@ -83,16 +83,19 @@ impl Conversation {
     /// Under what its next turn is found again.
     fn handle(&mut self) -> Option<Handle> {
         let session = self.session.clone()?;
-        Some(Handle { session, counted: self.lineup.count(), exact: self.exact })
+        let last = self.lineup.last_id();
+        Some(Handle { session, counted: self.lineup.count(), exact: self.exact, last })
     }
 }
 
-/// Under what a turn is found again: the native session, and how many numbered frames came before the turn.
+/// Under what a turn is found again: the native session, how many numbered frames came before the turn, and the id of the last of them.
 #[derive(Serialize, Deserialize)]
 struct Handle {
     session: String,
     counted: u64,
     exact: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last: Option<String>,
 }
 
 impl BridgeLink {

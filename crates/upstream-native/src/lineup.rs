@@ -50,8 +50,11 @@ pub(crate) struct LineUp {
     waiting_keys: HashSet<u128>,
     /// A doubtful place was repeated behind them: they are older, if what followed it then follows it again.
     older_than: Option<u64>,
-    /// Position of the last numbered frame.
+    /// Position of the last numbered frame, and the frame.
     last: u64,
+    last_frame: Option<Text>,
+    /// The frame at position 0 is the last one of before. Until it is repeated, what a connection says can be of before, too.
+    is_behind: bool,
     /// Where something may be missing before the frame at that position; whether that was said.
     doubts: HashMap<u64, bool>,
     /// The server may still have what is missing, and would repeat it before anything known.
@@ -110,11 +113,21 @@ impl Key {
 
 impl LineUp {
     pub(crate) fn new() -> Self {
-        Self::behind(0)
+        Self::behind_unknown(0)
     }
 
-    /// Of a session that had so many numbered frames before.
-    pub(crate) fn behind(count: u64) -> Self {
+    /// Of a session that had so many numbered frames before, of which the last one had this id. Servers that number more than is counted here
+    /// repeat some of them: what comes up to that one is of before.
+    pub(crate) fn behind(count: u64, last: Option<&str>) -> Self {
+        let mut lineup = Self::behind_unknown(count);
+        if let (Some(last), Some(base)) = (last, count.checked_sub(1)) {
+            lineup.ids.insert(lineup.hash('u', last), 0);
+            (lineup.base, lineup.next, lineup.is_behind) = (base, 1, true);
+        }
+        lineup
+    }
+
+    fn behind_unknown(count: u64) -> Self {
         Self {
             unread: Vec::new(),
             unread_bytes: 0,
@@ -131,6 +144,8 @@ impl LineUp {
             waiting_keys: HashSet::new(),
             older_than: None,
             last: 0,
+            last_frame: None,
+            is_behind: false,
             // Whoever came late to the first connection does not know.
             doubts: HashMap::from([(0, false)]),
             may_repeat_older: false,
@@ -205,7 +220,7 @@ impl LineUp {
                 self.repeated = None;
             }
         }
-        if self.waits() || (decides && self.overlap != Overlap::None) {
+        if self.waits() || ((decides || self.is_behind) && self.overlap != Overlap::None) {
             if self.waiting_keys.insert(key.hash()) {
                 self.waiting.push(Waiting { frame: frame.clone(), is_numbered });
             }
@@ -255,6 +270,9 @@ impl LineUp {
         if !self.waits() {
             return Admitted::Repeat;
         }
+        if at == 0 && self.is_behind {
+            return Admitted::Settles(Settled { fresh: self.release_behind(), missed: false });
+        }
         let first = *self.older_than.get_or_insert(at);
         let Some(was_said) = self.doubts.get(&first).copied() else {
             return Admitted::Settles(Settled { fresh: self.release(None), missed: false });
@@ -300,10 +318,39 @@ impl LineUp {
         fresh
     }
 
+    /// What waited was of before, and is counted; requests are made anew to every connection.
+    fn release_behind(&mut self) -> Vec<Text> {
+        self.waiting_keys.clear();
+        self.older_than = None;
+        let mut fresh = Vec::new();
+        for Waiting { frame, is_numbered } in std::mem::take(&mut self.waiting) {
+            match self.key(&frame) {
+                Key::Id(id) if !is_request(&frame) => {
+                    self.ids.insert(id, 0);
+                }
+                Key::Id(_) => {
+                    self.place(&frame, is_numbered);
+                    fresh.push(frame);
+                }
+                Key::Content(_) => {}
+            }
+        }
+        fresh
+    }
+
     /// How many numbered frames with an id were seen, each once: at most the number of the last one, however the server numbers them.
     pub(crate) fn count(&mut self) -> u64 {
         self.read();
         self.count
+    }
+
+    /// The id of the last numbered frame that was seen.
+    pub(crate) fn last_id(&mut self) -> Option<String> {
+        self.read();
+        match Frame::parse(self.last_frame.as_ref()?).ok()?.key()? {
+            frame::Key::Uuid(uuid) => Some(uuid.into_owned()),
+            frame::Key::Request(_) => None,
+        }
     }
 
     /// The first numbered frame of all was missed: it counts, too.
@@ -333,6 +380,7 @@ impl LineUp {
                     if is_numbered {
                         self.count += 1;
                         self.last = self.next;
+                        self.last_frame = Some(frame.clone());
                     }
                 }
             }
@@ -357,6 +405,10 @@ impl LineUp {
 
 fn is_result(frame: &Text) -> bool {
     Frame::parse(frame).is_ok_and(|frame| matches!(frame, Frame::Data(Data::ResultSuccess(_) | Data::ResultError(_))))
+}
+
+fn is_request(frame: &Text) -> bool {
+    Frame::parse(frame).is_ok_and(|frame| matches!(frame.key(), Some(frame::Key::Request(_))))
 }
 
 #[cfg(test)]
@@ -491,12 +543,58 @@ mod tests {
 
     #[test]
     fn what_another_process_had_is_not_asked_for() {
-        let mut lineup = LineUp::behind(7);
+        let mut lineup = LineUp::behind(7, None);
         assert_eq!(lineup.cursor(), (7, Overlap::None));
         lineup.see(&frame('a'), true);
         assert_eq!(lineup.cursor(), (7, Overlap::Asked));
         lineup.see(&frame('R'), false);
         assert_eq!(lineup.cursor(), (7, Overlap::Asked));
+    }
+
+    /// A turn that is taken up behind another one, of which the log has `had`; the connection then says `said`. What is shown, and the count.
+    fn behind(had: &str, said: &str) -> (String, u64) {
+        let mut lineup = LineUp::behind(3, Some("c"));
+        let is_numbered = |c: char| c.is_ascii_lowercase() && c != 'x';
+        had.chars().for_each(|c| lineup.see(&frame(c), is_numbered(c)));
+        let (asked, overlap) = lineup.cursor();
+        assert_eq!((asked, overlap), (2 + had.chars().filter(|c| is_numbered(*c)).count() as u64, Overlap::Asked));
+        lineup.rejoin(overlap);
+        let (mut shown, mut names) = (String::new(), HashMap::new());
+        for c in said.chars() {
+            names.insert(frame(c), c);
+            let settled = match lineup.admit(&frame(c), is_numbered(c)) {
+                Admitted::New => Settled { fresh: vec![frame(c)], missed: false },
+                Admitted::Settles(settled) => settled,
+                Admitted::Repeat | Admitted::Waits => continue,
+            };
+            assert!(!settled.missed, "{said}");
+            shown.extend(settled.fresh.iter().map(|frame| names[frame]));
+        }
+        let settled = lineup.settle();
+        shown.extend(settled.missed.then_some('-').into_iter().chain(settled.fresh.iter().map(|frame| names[frame])));
+        (shown, lineup.count())
+    }
+
+    /// `x` is not numbered here, and is by servers that number more.
+    #[test]
+    fn nothing_of_the_turn_before_is_taken_for_a_frame_of_this_one() {
+        for (had, said, shown, count) in [
+            ("", "cde", "de", 5),
+            ("", "xcde", "de", 5),
+            ("", "axbcde", "de", 5),
+            ("", "xNcdNe", "dNe", 5),
+            ("", "Rxcd", "Rd", 4),
+            ("", "c", "", 3),
+            ("", "xc", "", 3),
+            ("", "ccdd", "d", 4),
+            // Far behind.
+            ("", "de", "-de", 5),
+            ("d", "de", "e", 5),
+            ("dN", "xcdNe", "e", 5),
+            ("d", "bxcdRe", "Re", 5),
+        ] {
+            assert_eq!(behind(had, said), (shown.to_owned(), count), "{had:?} {said:?}");
+        }
     }
 
     #[test]

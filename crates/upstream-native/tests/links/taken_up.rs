@@ -30,6 +30,40 @@ fn counted(range: std::ops::Range<usize>) -> String {
     range.map(|n| counted_text(n as u64)).collect()
 }
 
+/// Where a run is that is taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    First,
+    /// Behind another turn, of which nothing may be taken for its own.
+    Behind,
+}
+
+impl Place {
+    /// The frames of the turn before it.
+    fn before(self, site: &Site) -> Vec<String> {
+        if self == Self::Behind { whole(site, "quick") } else { Vec::new() }
+    }
+
+    /// Begins the run, behind the other turn where there is to be one.
+    async fn start(self, life: &Life, prompt: &str) -> Watched {
+        let session = match self {
+            Self::First => None,
+            Self::Behind => {
+                let run = Watched::start(&life.hub, &life.access, request("quick"));
+                run.lines().await;
+                Some(run.session.id().clone())
+            }
+        };
+        Watched::start(&life.hub, &life.access, StartRun { session, ..request(prompt) })
+    }
+}
+
+/// Each server with both places; a cloud's session is one run.
+fn places() -> impl Iterator<Item = (Kind, Mode, Voice, Place)> {
+    let of = |place| SERVERS.into_iter().map(move |(kind, mode, voice)| (kind, mode, voice, place));
+    of(Place::First).chain(of(Place::Behind).filter(|(kind, ..)| *kind == Kind::Bridge))
+}
+
 /// What the frames of a whole run are.
 fn whole(site: &Site, prompt: &str) -> Vec<String> {
     site.live(fast(), ALL, async |life: Life| {
@@ -48,15 +82,16 @@ async fn frames_came(run: &Watched, count: usize) {
 /// The process has frames of which only the first `kept` are in the log, and is killed; the server goes on when somebody is back.
 #[test]
 fn a_run_is_taken_up_at_every_frame() {
-    for (kind, mode, voice) in SERVERS {
+    for (kind, mode, voice, place) in places() {
         let site = Site::new(sim(voice), kind, mode);
         let prompt = format!("fault drop {BEFORE}");
-        let expected = whole(&site, &prompt);
+        let before = place.before(&site);
+        let expected = [before.clone(), whole(&site, &prompt)].concat();
         for kept in 0..=BEFORE {
-            let what = format!("{kind:?} {mode:?} {voice} with {kept} frames");
-            let run = site.live(patient(), kept, async |life: Life| {
-                let run = Watched::start(&life.hub, &life.access, request(&prompt));
-                frames_came(&run, BEFORE).await;
+            let what = format!("{kind:?} {mode:?} {voice} {place:?} with {kept} frames");
+            let run = site.live(patient(), before.len() + kept, async |life: Life| {
+                let run = place.start(&life, &prompt).await;
+                frames_came(&run, before.len() + BEFORE).await;
                 run.run
             });
             site.live(fast(), ALL, async |life: Life| {
@@ -64,16 +99,20 @@ fn a_run_is_taken_up_at_every_frame() {
                 let lines = run.lines().await;
                 assert!(is_completed(&end_of(&lines)), "{what} {lines:?}");
                 // Without a frame in the log there is nothing to be asked for, where a server streams live only or cannot count from nothing.
-                let lossless =
-                    kept > 0 || (kind, voice) == (Kind::Cloud, Voice::Observed) || (kind, voice) == (Kind::Bridge, Voice::Documented);
+                let lossless = kept > 0
+                    || place == Place::Behind
+                    || (kind, voice) == (Kind::Cloud, Voice::Observed)
+                    || (kind, voice) == (Kind::Bridge, Voice::Documented);
                 if lossless {
-                    assert_eq!(alike(&run.frames()), expected, "{what}");
+                    let frames = alike(&run.frames());
+                    assert_eq!(frames[before.len()..], expected[before.len()..], "{what}");
                 } else {
                     // A cloud is asked from its first number on: all but the frame that has it.
                     let from = if kind == Kind::Cloud { 1 } else { BEFORE };
                     assert_eq!(text_of(&lines), counted(from..BEFORE + AFTER), "{what}");
                 }
                 assert!(lossless || lines.contains(&Line::Missed), "{what}: {lines:?}");
+                assert!(place == Place::First || !lines.contains(&Line::Missed), "{what}: {lines:?}");
                 assert!(lines.contains(&Line::Lost) && lines.contains(&Line::Back), "{what}: {lines:?}");
             });
         }
@@ -83,14 +122,16 @@ fn a_run_is_taken_up_at_every_frame() {
 /// The server went on to the end of the run while nobody was there.
 #[test]
 fn a_run_that_ended_meanwhile_is_fetched_whole_wherever_the_server_keeps_it() {
-    for (kind, mode, voice) in SERVERS {
+    for (kind, mode, voice, place) in places() {
         let site = Site::new(sim(voice), kind, mode);
         let prompt = format!("fault drop {BEFORE}");
-        let expected = whole(&site, &prompt);
-        for kept in [1, 2, BEFORE - 1, BEFORE, BEFORE + 1, BEFORE + AFTER] {
-            let what = format!("{kind:?} {mode:?} {voice} with {kept} frames");
-            let run = site.live(fast(), kept, async |life: Life| {
-                let run = Watched::start(&life.hub, &life.access, request(&prompt));
+        let before = place.before(&site);
+        let expected = [before.clone(), whole(&site, &prompt)].concat();
+        let least = if place == Place::Behind { 0 } else { 1 };
+        for kept in [least, 1, 2, BEFORE - 1, BEFORE, BEFORE + 1, BEFORE + AFTER] {
+            let what = format!("{kind:?} {mode:?} {voice} {place:?} with {kept} frames");
+            let run = site.live(fast(), before.len() + kept, async |life: Life| {
+                let run = place.start(&life, &prompt).await;
                 run.lines().await;
                 run.run
             });
@@ -116,6 +157,28 @@ fn a_run_that_ended_meanwhile_is_fetched_whole_wherever_the_server_keeps_it() {
                 }
             });
         }
+    }
+}
+
+/// The agent has said nothing of it yet: what it said of the turn before is no word of this one, and its end no end.
+#[test]
+fn a_turn_that_has_said_nothing_yet_goes_on_behind_another_one() {
+    for voice in [Voice::Documented, Voice::Observed] {
+        let site = Site::new(sim(voice), Kind::Bridge, Mode::Chat);
+        let run = site.live(patient(), ALL, async |life: Life| {
+            let run = Place::Behind.start(&life, "fault hang-after 0").await;
+            until("it is said", || site.sim.stats().prompts.len() == 2).await;
+            run.run
+        });
+        site.live(fast(), ALL, async |life: Life| {
+            let run = life.run(run);
+            until("the link is back", || run.so_far().contains(&Line::Back)).await;
+            tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+            assert!(run.session.active_run() == Some(run.run), "{voice}: it has ended");
+            run.stop();
+            let lines = run.lines().await;
+            assert!(is_interrupted(&end_of(&lines)) && text_of(&lines).is_empty(), "{voice} {lines:?}");
+        });
     }
 }
 

@@ -251,6 +251,11 @@ impl Watched {
         lines
     }
 
+    /// What there is now, of the whole session.
+    pub(crate) fn so_far(&self) -> Vec<Line> {
+        self.session.projection("", || Lines).tail(0).ready(100_000)
+    }
+
     /// The frames that were delivered.
     pub(crate) fn frames(&self) -> Vec<String> {
         self.session.projection("", || Frames).tail(0).ready(100_000)
@@ -279,8 +284,7 @@ impl Watched {
 
     /// Waits for the text to hold `part`.
     pub(crate) async fn says(&self, part: &str) {
-        let projection = self.session.projection("", || Lines);
-        until(part, || text_of(&projection.tail(0).ready(100_000)).contains(part)).await;
+        until(part, || text_of(&self.so_far()).contains(part)).await;
     }
 
     pub(crate) async fn asked(&self) -> Arc<Ask> {
