@@ -18,6 +18,8 @@ pub struct RunConfig {
     pub control_ms: u64,
     /// How many runs of one session may wait for their turn, where they may.
     pub max_queued: usize,
+    /// What the inputs of a principal's runs that wait may come to, in bytes.
+    pub max_queued_bytes: usize,
     /// How many runs one principal may have at a time.
     pub max_active: usize,
     /// How many sessions one principal may have. When there are as many, the one longest at rest makes room, if it has rested for `keep_ms`.
@@ -39,6 +41,7 @@ impl Default for RunConfig {
             max_bytes: 256 * 1024 * 1024,
             control_ms: 5_000,
             max_queued: 16,
+            max_queued_bytes: 64 * 1024 * 1024,
             max_active: 256,
             max_sessions: 10_000,
             keep_ms: 3_600_000,

@@ -20,10 +20,10 @@ use crate::driver;
 use crate::in_turn::Waiting;
 use crate::numbering::{Numbering, Numberings};
 use crate::origin::Origins;
-use crate::queued::Unkept;
 use crate::route::{Route, Routes};
 use crate::session::{NotBegun, Parts, Session, Timers, now};
 use crate::telemetry::Telemetry;
+use crate::turns::Waited;
 use crate::upstream::{LinkError, RunInput, SessionSeed};
 use crate::warmth::Warmth;
 use crate::{AskConfig, RunConfig, Settings};
@@ -68,6 +68,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(crate) struct Owner {
     pub(crate) sessions: HashMap<SessionId, Arc<Session>>,
+    /// What the inputs of its runs that wait come to, in bytes.
+    pub(crate) queued_bytes: Arc<AtomicUsize>,
     /// Runs that go on, counted by the sessions themselves.
     pub(crate) active: Arc<AtomicUsize>,
 }
@@ -178,6 +180,12 @@ pub struct Filter {
 }
 
 impl StartRun {
+    /// What it takes while it waits, about, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let prompt = self.system_prompt.as_ref().map_or(0, |prompt| prompt.len());
+        self.input.iter().map(Part::len).fold(prompt, usize::saturating_add)
+    }
+
     /// What is accepted with it.
     pub(crate) fn accepted(&self, run: RunId, session: &Session, route: &Route) -> RunAccepted {
         RunAccepted {
@@ -441,7 +449,7 @@ impl Hub {
     /// Deletes a session of the client's: its run is ended first. `false` if there is none.
     pub fn delete_session(&self, access: &Access, id: &SessionId) -> bool {
         let Some(session) = self.session(access, id) else { return false };
-        session.end_now(ForcedEnd::StopGraceOver);
+        session.close();
         self.remove(&mut self.registry(), access.principal(), id)
     }
 
@@ -454,7 +462,9 @@ impl Hub {
         }
         registry.keys.retain(|_, run| !runs.contains(run));
         self.telemetry.sessions(-1);
-        self.journal.remove(&LogKey::session(principal.clone(), id.clone()));
+        let key = LogKey::session(principal.clone(), id.clone());
+        self.waiting.forget(&key).iter().for_each(|key| self.journal.remove(key));
+        self.journal.remove(&key);
         self.tasks.spawn(session.link().close());
         true
     }
@@ -480,7 +490,7 @@ impl Hub {
             .owners
             .iter()
             .flat_map(|(principal, mine)| mine.sessions.iter().map(move |(id, session)| (principal, id, session)))
-            .filter(|(_, _, session)| old(session))
+            .filter(|(_, _, session)| old(session) && session.retire())
             .map(|(principal, id, _)| (principal.clone(), id.clone()))
             .collect();
         for (principal, id) in forgotten {
@@ -491,9 +501,10 @@ impl Hub {
     /// Forgets the session of `principal` that is longest at rest, if it has been for long enough.
     fn make_room(&self, registry: &mut Registry, principal: &Principal) -> Result<(), StartError> {
         let mine = registry.owners.get(principal).map(|mine| &mine.sessions);
-        let resting = mine.into_iter().flatten().filter_map(|(id, session)| Some((session.at_rest_since()?, id)));
-        let oldest = resting.min_by_key(|(at, _)| *at).filter(|(at, _)| at.saturating_add(self.timers.run.keep_ms) <= now());
-        let id = oldest.map(|(_, id)| id.clone()).ok_or(StartError::TooManySessions(self.timers.run.max_sessions))?;
+        let resting = mine.into_iter().flatten().filter_map(|(id, session)| Some((session.at_rest_since()?, id, session)));
+        let oldest = resting.min_by_key(|(at, ..)| *at).filter(|(at, ..)| at.saturating_add(self.timers.run.keep_ms) <= now());
+        let oldest = oldest.filter(|(_, _, session)| session.retire());
+        let id = oldest.map(|(_, id, _)| id.clone()).ok_or(StartError::TooManySessions(self.timers.run.max_sessions))?;
         self.remove(registry, principal, &id);
         Ok(())
     }
@@ -504,15 +515,19 @@ impl Hub {
     /// # Errors
     /// When the run cannot be accepted; nothing about the upstream is an error here.
     pub fn start(self: &Arc<Self>, access: &Access, request: StartRun) -> Result<(Arc<Session>, RunId), StartError> {
-        self.start_or_end(access, request, None)
+        match self.begin(access, request.clone(), None) {
+            // Forgotten in that very moment, perhaps: a new one begins.
+            Err(StartError::SessionNotFound(_)) => self.begin(access, request, None),
+            begun => begun,
+        }
     }
 
-    /// Starts a run, or has it end as soon as it has begun, where it lacks something.
-    pub(crate) fn start_or_end(
+    /// Starts a run, perhaps one that waited.
+    pub(crate) fn begin(
         self: &Arc<Self>,
         access: &Access,
         request: StartRun,
-        unkept: Option<Unkept>,
+        waited: Option<Waited<'_>>,
     ) -> Result<(Arc<Session>, RunId), StartError> {
         if self.is_draining() {
             return Err(StartError::Draining);
@@ -533,7 +548,11 @@ impl Hub {
             return Err(StartError::TooManyRuns(self.timers.run.max_active));
         }
         let new = NewSession { id: request.session.clone(), cell: Some(cell), ..NewSession::default() };
-        let session = self.create_session(access, new)?;
+        let session = match &waited {
+            // In no other one, if it is deleted.
+            Some(waited) => waited.session.clone(),
+            None => self.create_session(access, new)?,
+        };
         self.must_store(&session)?;
         if let Some(link) = session.follow(&route) {
             self.tasks.spawn(link.close());
@@ -551,6 +570,7 @@ impl Hub {
             Err(error) => {
                 self.registry().runs.remove(&run);
                 return Err(match error {
+                    NotBegun::Closed => StartError::SessionNotFound(session.id().clone()),
                     NotBegun::Busy(run) => StartError::Busy { run },
                     NotBegun::Unstored(error) => {
                         tracing::error!(session = %session.id(), %error, "a run could not be stored, and was refused");
@@ -562,9 +582,11 @@ impl Hub {
         if let Some(key) = key {
             self.registry().keys.insert(key, run);
         }
-        let work = match unkept {
-            None => session.link().run(input, port),
-            Some(unkept) => {
+        let unkept = waited.as_ref().and_then(|waited| waited.unkept);
+        let work = match (unkept, &waited) {
+            (None, None) => session.link().run(input, port),
+            (None, Some(_)) => self.clone().run_once_stored(session.clone(), input, port),
+            (Some(unkept), _) => {
                 drop(port);
                 let refused = LinkError::Refused { kind: FailureKind::EngineNotReady, message: unkept.why().to_owned() };
                 Box::pin(std::future::ready(Err(refused)))

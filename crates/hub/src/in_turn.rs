@@ -1,7 +1,8 @@
 //! A run that waits for the one before it (`on_busy` of a route): it has its id, its readers and perhaps a wish to be stopped before it begins.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use interline_journal::LogKey;
 use interline_model::{Actor, CellName, Principal, RunId, Text};
 use tokio::sync::watch;
 
@@ -33,12 +34,23 @@ pub struct InTurn {
     pub model: Text,
     key: Option<IdempotencyKey>,
     wish: Arc<Wish>,
+    /// Where it is kept, as long as it waits; or that it was stopped.
+    kept: OnceLock<LogKey>,
     begun: watch::Sender<Option<Begun>>,
 }
 
 impl InTurn {
     pub(crate) fn new(run: RunId, session: Arc<Session>, model: Text, key: Option<IdempotencyKey>) -> Self {
-        Self { run, session, model, key, wish: Arc::default(), begun: watch::Sender::new(None) }
+        Self { run, session, model, key, wish: Arc::default(), kept: OnceLock::new(), begun: watch::Sender::new(None) }
+    }
+
+    pub(crate) fn is_kept_in(&self, key: LogKey) {
+        let _ = self.kept.set(key);
+    }
+
+    /// Where it is kept.
+    pub(crate) fn kept(&self) -> Option<&LogKey> {
+        self.kept.get()
     }
 
     pub(crate) fn wish(&self) -> &Arc<Wish> {
@@ -83,12 +95,13 @@ impl Waiting {
         locked(&self.runs).push(entry);
     }
 
-    /// Tells what became of a run.
-    pub(crate) fn settle(&self, entry: &Arc<InTurn>, begun: Begun) {
+    /// Tells what became of a run. The one that is not remembered any more for it, if it is kept anywhere.
+    pub(crate) fn settle(&self, entry: &Arc<InTurn>, begun: Begun) -> Option<LogKey> {
         if let (Ok((session, run)), Some(by)) = (&begun, entry.wish.by()) {
             // It began in that very moment.
             session.stop(Some(*run), by.clone());
         }
+        let mut forgotten = None;
         let mut runs = locked(&self.runs);
         runs.retain(|other| !Arc::ptr_eq(other, entry));
         if begun.is_err() {
@@ -97,11 +110,26 @@ impl Waiting {
             if runs.iter().filter(ended).count() >= MOST_ENDED
                 && let Some(oldest) = runs.iter().position(|entry| ended(&entry))
             {
-                runs.remove(oldest);
+                forgotten = runs.remove(oldest).kept().cloned();
             }
             runs.push(entry.clone());
         }
         entry.begun.send_replace(Some(begun));
+        forgotten
+    }
+
+    /// Forgets those of a session that did not begin. Where they were kept.
+    pub(crate) fn forget(&self, session: &LogKey) -> Vec<LogKey> {
+        let mut forgotten = Vec::new();
+        locked(&self.runs).retain(|entry| {
+            let is_of = entry.session.principal() == &session.principal && entry.session.id() == &session.session;
+            let goes = is_of && entry.begun.borrow().is_some();
+            if goes {
+                forgotten.extend(entry.kept().cloned());
+            }
+            !goes
+        });
+        forgotten
     }
 
     /// A run of this owner and cell that waits, or did not begin.

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use interline_journal::{Birth, Journal, Log, LogKey, Mark, Stored, Unstored};
-use interline_model::{Body, CellName, Fact, Millis, Record, RunAccepted, Text};
+use interline_model::{Actor, Body, CellName, Fact, Millis, Record, RunAccepted, Text};
 use serde::{Deserialize, Serialize};
 
-use crate::session::{Session, append_patiently};
+use crate::in_turn::InTurn;
+use crate::session::{Session, append_patiently, now};
 use crate::{RunCredential, Settings, StartRun};
 
 /// What a run needs besides what was accepted of it.
@@ -22,6 +23,8 @@ struct Beside {
     permission_mode: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     thinking_tokens: Option<u32>,
+    /// When its session was made: one that was made later, under the same id, is another one.
+    born_at: Millis,
     /// It brought what is secret, and is not kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     unkept: Option<Unkept>,
@@ -80,14 +83,11 @@ pub(crate) fn keep(
         model_setting: model.as_deref().map(str::to_owned),
         permission_mode: permission_mode.as_deref().map(str::to_owned),
         thinking_tokens: *thinking_tokens,
+        born_at: session.born_at(),
         unkept,
     };
-    let labels = match serde_json::to_value(beside) {
-        Ok(serde_json::Value::Object(labels)) => labels,
-        // A struct of texts is always an object.
-        _ => serde_json::Map::new(),
-    };
-    let birth = Birth { cell: session.cell().clone(), created_at: place, title: None, model: request.model.clone(), labels };
+    let birth =
+        Birth { cell: session.cell().clone(), created_at: place, title: None, model: request.model.clone(), labels: labels(beside) };
     let key = LogKey { waiting: Some(accepted.run), ..LogKey::session(session.principal().clone(), session.id().clone()) };
     let log = journal.open(&key, &birth, session.durability());
     let mark = Mark::Begins { run: accepted.run, tag };
@@ -101,8 +101,43 @@ pub(crate) fn keep(
     }
 }
 
-/// Reads what was kept of a run. `None` if it cannot be read.
-pub(crate) fn read(stored: &Stored) -> Option<Queued> {
+fn labels(beside: Beside) -> serde_json::Map<String, serde_json::Value> {
+    match serde_json::to_value(beside) {
+        Ok(serde_json::Value::Object(labels)) => labels,
+        // A struct is always an object.
+        _ => serde_json::Map::new(),
+    }
+}
+
+/// Keeps of a run nothing but that it was stopped: whoever comes back for it is told. What it was to do is let go of.
+pub(crate) fn keep_end(journal: &dyn Journal, key: &LogKey, entry: &InTurn, by: &Actor) {
+    journal.remove(key);
+    let session = &entry.session;
+    let beside = Beside { born_at: session.born_at(), ..Beside::default() };
+    let birth = Birth { cell: session.cell().clone(), created_at: now(), title: None, model: None, labels: labels(beside) };
+    let log = journal.open(key, &birth, session.durability());
+    let accepted = RunAccepted {
+        run: entry.run,
+        session: session.id().clone(),
+        model: entry.model.clone(),
+        input: Vec::new(),
+        by: by.clone(),
+        actor: None,
+        headless: false,
+        output_schema: None,
+    };
+    let mark = Mark::Begins { run: entry.run, tag: None };
+    let facts = [(Fact::RunAccepted(Box::new(accepted)), mark), (Fact::StopRequested { by: by.clone() }, Mark::Plain)];
+    for (fact, mark) in facts {
+        if let Err(error) = append_patiently(&*log, Record { at: now(), body: Body::Fact(fact) }, mark) {
+            tracing::warn!(session = %session.id(), %error, "the end of a run that waited could not be stored");
+            break;
+        }
+    }
+}
+
+/// Reads what was kept of a run. `None` if it cannot be read, or its session is gone.
+pub(crate) fn read(stored: &Stored, session_born_at: Millis) -> Option<Queued> {
     let (mut accepted, mut is_given_up) = (None, false);
     let read = stored.log.replay(0, &mut |record| match &record.body {
         Body::Fact(Fact::RunAccepted(first)) => accepted = Some((**first).clone()),
@@ -115,7 +150,10 @@ pub(crate) fn read(stored: &Stored) -> Option<Queued> {
     let RunAccepted { run, session, model: _, input, by, actor, headless, output_schema } = accepted?;
     let Birth { cell, model, labels, .. } = stored.birth.clone();
     let beside = serde_json::from_value(serde_json::Value::Object(labels));
-    let Beside { system_prompt, model_setting, permission_mode, thinking_tokens, unkept } = beside.ok()?;
+    let Beside { system_prompt, model_setting, permission_mode, thinking_tokens, born_at, unkept } = beside.ok()?;
+    if born_at != session_born_at {
+        return None;
+    }
     let tag = stored.runs.first().and_then(|run| run.tag.clone());
     let settings = Settings {
         model: model_setting.map(Text::from),

@@ -117,6 +117,8 @@ struct State {
     /// What the journal keeps beside the run that begins.
     tag: Option<Text>,
     recalled: Recalled,
+    /// It is deleted or forgotten: no run begins in it any more.
+    is_closed: bool,
     /// Some projection is cold.
     is_cold: bool,
     last_at: Millis,
@@ -160,6 +162,7 @@ impl Session {
             owed: VecDeque::new(),
             tag: None,
             recalled: Recalled::default(),
+            is_closed: false,
             is_cold: false,
         };
         Arc::new_cyclic(|me| Self {
@@ -373,9 +376,12 @@ impl Session {
     /// Begins a run.
     ///
     /// # Errors
-    /// When one goes on, or its first record has to be on the disk and cannot be.
+    /// When one goes on, its first record has to be on the disk and cannot be, or the session is gone.
     pub(crate) fn begin(self: &Arc<Self>, accepted: RunAccepted, tag: Option<Text>) -> Result<RunPort, NotBegun> {
         let mut state = self.state();
+        if state.is_closed {
+            return Err(NotBegun::Closed);
+        }
         if let Some(run) = state.active() {
             return Err(NotBegun::Busy(run.info.run));
         }
@@ -545,6 +551,8 @@ struct Refused {
 
 /// Why a run did not begin.
 pub(crate) enum NotBegun {
+    /// The session is deleted or forgotten.
+    Closed,
     /// This one goes on.
     Busy(RunId),
     /// It could not be stored.

@@ -3,11 +3,12 @@
 //! One that was acknowledged is kept in a log of its own until it has begun or was given up ([`crate::queued`]). Both can be on the disk for a
 //! moment, the run and what was kept while it waited; never neither.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use interline_journal::{Durability, LogKey, Stored};
-use interline_model::{Actor, CellName, RunId};
+use interline_journal::{Durability, Stored};
+use interline_model::{Actor, CellName, Principal, RunId};
 
 use crate::conduct::OnBusy;
 use crate::hub::{IdempotencyKey, draw_run, key_of};
@@ -15,7 +16,8 @@ use crate::in_turn::{Begun, InTurn, NotBegun};
 use crate::queue::Place;
 use crate::queued::{self, Queued, Unkept};
 use crate::session::Session;
-use crate::{Access, Gate, Hub, StartError, StartRun};
+use crate::upstream::{LinkFuture, RunInput, RunPort};
+use crate::{Access, Gate, Hub, RunConfig, StartError, StartRun};
 
 /// A run that was taken.
 pub enum Started {
@@ -25,15 +27,41 @@ pub enum Started {
     InTurn(Arc<InTurn>),
 }
 
+/// A run that waited, and begins.
+pub(crate) struct Waited<'a> {
+    pub(crate) session: &'a Arc<Session>,
+    pub(crate) unkept: Option<Unkept>,
+}
+
 /// A run that waits, and all that it needs to begin.
 struct Turn {
     entry: Arc<InTurn>,
     place: Place,
     access: Access,
     request: StartRun,
-    /// Where it is kept.
-    kept: Option<LogKey>,
+    _reserved: Reserved,
     unkept: Option<Unkept>,
+}
+
+/// Bytes of what waits, counted for its owner.
+struct Reserved {
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Reserved {
+    /// `None` if they would be more than `max`.
+    fn new(bytes: usize, max: usize, all: Arc<AtomicUsize>) -> Option<Self> {
+        let more = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= max);
+        all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self { bytes, all })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// One run with an idempotency key comes to wait at a time: between looking for one that waits by that key and waiting there is no other.
@@ -48,6 +76,9 @@ impl Hub {
     /// # Errors
     /// As [`Hub::start`]; [`StartError::Busy`] also when as many wait as may.
     pub fn start_in_turn(self: &Arc<Self>, access: &Access, request: StartRun) -> Result<Started, StartError> {
+        if self.is_draining() {
+            return Err(StartError::Draining);
+        }
         let session = request.session.as_ref().and_then(|id| self.session(access, id));
         let waits = |session: &Arc<Session>| session.conduct().on_busy != OnBusy::Reject;
         let Some(session) = session.filter(waits) else {
@@ -76,10 +107,13 @@ impl Hub {
         let route = self.route(access, &cell)?;
         let accepted = request.accepted(run, &session, &route);
         let entry = Arc::new(InTurn::new(run, session.clone(), accepted.model.clone(), key.clone()));
-        let Some(place) = session.queue(self.timers.run.max_queued, run, None, entry.wish().clone()) else {
-            return Err(session.active_run().map_or(StartError::TooManyRuns(self.timers.run.max_queued), |run| StartError::Busy { run }));
+        let RunConfig { max_queued, max_queued_bytes, .. } = self.timers.run;
+        let reserved = Reserved::new(request.bytes(), max_queued_bytes, self.queued_bytes(access.principal()));
+        let place = reserved.and_then(|reserved| Some((reserved, session.queue(max_queued, run, None, entry.wish().clone())?)));
+        let Some((reserved, place)) = place else {
+            return Err(session.active_run().map_or(StartError::TooManyRuns(max_queued), |run| StartError::Busy { run }));
         };
-        let kept = if request.is_acknowledged && session.durability() != Durability::Memory {
+        if request.is_acknowledged && session.durability() != Durability::Memory {
             self.must_store(&session)?;
             let tag = key.as_ref().map(IdempotencyKey::tag);
             let kept = queued::keep(&*self.journal, &session, place.at(), accepted, &request, tag, access.credential());
@@ -88,11 +122,9 @@ impl Hub {
                 StartError::Unstored
             })?;
             entry.wish().keep_in(log);
-            Some(kept)
-        } else {
-            None
-        };
-        self.wait_for_turn(Turn { entry: entry.clone(), place, access: access.clone(), request, kept, unkept: None });
+            entry.is_kept_in(kept);
+        }
+        self.wait_for_turn(Turn { entry: entry.clone(), place, access: access.clone(), request, _reserved: reserved, unkept: None });
         Ok(Started::InTurn(entry))
     }
 
@@ -102,8 +134,12 @@ impl Hub {
         self.waiting.find(access.principal(), cell, run).filter(|_| access.allows(cell))
     }
 
+    fn queued_bytes(&self, principal: &Principal) -> Arc<AtomicUsize> {
+        self.registry().owners.entry(principal.clone()).or_default().queued_bytes.clone()
+    }
+
     fn wait_for_turn(self: &Arc<Self>, turn: Turn) {
-        let (entry, run, kept) = (turn.entry.clone(), turn.entry.run, turn.kept.clone());
+        let (entry, run) = (turn.entry.clone(), turn.entry.run);
         // Known before it begins, so that whoever was told its id can give it up.
         self.registry().runs.insert(run, entry.session.clone());
         self.waiting.add(entry.clone());
@@ -112,10 +148,14 @@ impl Hub {
             let waiting = hub.clone().turn_comes(turn);
             let begun = entry.wish().given_up().run_until_cancelled_owned(waiting).await.unwrap_or(Err(NotBegun::Stopped));
             let is_left = matches!(begun, Err(NotBegun::Left));
-            if let Some(key) = kept.filter(|_| !is_left) {
-                hub.journal.remove(&key);
+            match (entry.kept(), &begun, entry.wish().by()) {
+                (None, ..) | (_, Err(NotBegun::Left), _) => {}
+                (Some(key), Err(NotBegun::Stopped), Some(by)) => queued::keep_end(&*hub.journal, key, &entry, by),
+                (Some(key), ..) => hub.journal.remove(key),
             }
-            hub.waiting.settle(&entry, begun);
+            if let Some(forgotten) = hub.waiting.settle(&entry, begun) {
+                hub.journal.remove(&forgotten);
+            }
             let mut registry = hub.registry();
             if !is_left && registry.runs.get(&run).is_some_and(|session| session.run_info(run).is_none()) {
                 registry.runs.remove(&run);
@@ -125,10 +165,10 @@ impl Hub {
 
     /// Waits for the runs before it, and for room, and begins it.
     async fn turn_comes(self: Arc<Self>, turn: Turn) -> Begun {
-        let Turn { entry, place, access, request, kept, unkept } = turn;
-        let session = &entry.session;
+        let Turn { entry, place, access, request, _reserved, unkept } = turn;
+        let (session, is_kept) = (&entry.session, entry.kept().is_some());
         // What goes on is left to the next process, and so is what waits for it, if it is kept. Whoever waits for another one is told.
-        let closing = || if kept.is_some() { NotBegun::Left } else { NotBegun::Refused(StartError::Draining) };
+        let closing = || if is_kept { NotBegun::Left } else { NotBegun::Refused(StartError::Draining) };
         place.is_first().await;
         loop {
             if session.conduct().on_busy == OnBusy::Interrupt {
@@ -142,17 +182,40 @@ impl Hub {
                 // Deleted meanwhile: a run that waited does not bring it back.
                 return Err(NotBegun::Refused(StartError::SessionNotFound(session.id().clone())));
             }
-            match self.start_or_end(&access, request.clone(), unkept) {
+            match self.begin(&access, request.clone(), Some(Waited { session, unkept })) {
                 // Somebody who does not wait was quicker.
                 Err(StartError::Busy { .. }) => drop(self.registry().runs.insert(entry.run, session.clone())),
                 Err(StartError::Draining) => return Err(closing()),
                 // It was acknowledged, and nobody may be there to be told.
-                Err(StartError::TooManyRuns(_) | StartError::Unstored) if kept.is_some() => {
+                Err(StartError::TooManyRuns(_) | StartError::Unstored) if is_kept => {
                     self.registry().runs.insert(entry.run, session.clone());
                     tokio::time::sleep(ROOM).await;
                 }
                 begun => return begun.map_err(NotBegun::Refused),
             }
+        }
+    }
+
+    /// The work of a run that waited. What was kept of it while it waited is still on the disk: until it is there that it has begun, nobody is told,
+    /// or the next process would tell it again.
+    pub(crate) fn run_once_stored(self: Arc<Self>, session: Arc<Session>, input: RunInput, port: RunPort) -> LinkFuture {
+        Box::pin(async move {
+            if session.durability() == Durability::Buffered {
+                let over = port.over().clone();
+                over.run_until_cancelled(self.is_stored()).await;
+            }
+            session.link().run(input, port).await
+        })
+    }
+
+    /// Waits until all that is in the log now is on the disk, also if that fails for a while.
+    async fn is_stored(&self) {
+        loop {
+            let journal = self.journal.clone();
+            if matches!(tokio::task::spawn_blocking(move || journal.flush()).await, Ok(Ok(()))) {
+                return;
+            }
+            tokio::time::sleep(ROOM).await;
         }
     }
 
@@ -163,7 +226,7 @@ impl Hub {
         let mut count = 0_usize;
         for stored in stored {
             let run = stored.key.waiting.filter(|run| !begun.contains(run));
-            let Some((run, queued)) = run.zip(queued::read(&stored)) else {
+            let Some((run, queued)) = run.zip(queued::read(&stored, session.born_at())) else {
                 self.journal.remove(&stored.key);
                 continue;
             };
@@ -176,13 +239,18 @@ impl Hub {
             let entry = Arc::new(InTurn::new(run, session.clone(), model, key_of(&access, &cell, &request)));
             if is_given_up {
                 // Who asks for it is told.
-                self.waiting.settle(&entry, Err(NotBegun::Stopped));
-                self.journal.remove(&stored.key);
+                entry.is_kept_in(stored.key);
+                if let Some(forgotten) = self.waiting.settle(&entry, Err(NotBegun::Stopped)) {
+                    self.journal.remove(&forgotten);
+                }
                 continue;
             }
             let Some(place) = session.queue(usize::MAX, run, Some(stored.birth.created_at), entry.wish().clone()) else { continue };
             entry.wish().keep_in(stored.log);
-            self.wait_for_turn(Turn { entry, place, access, request, kept: Some(stored.key), unkept: unkept.or(lacks) });
+            entry.is_kept_in(stored.key);
+            // Taken is taken.
+            let Some(reserved) = Reserved::new(request.bytes(), usize::MAX, self.queued_bytes(session.principal())) else { continue };
+            self.wait_for_turn(Turn { entry, place, access, request, _reserved: reserved, unkept: unkept.or(lacks) });
             count = count.saturating_add(1);
         }
         count

@@ -159,6 +159,36 @@ async fn a_run_that_waits_does_not_bring_a_deleted_session_back() {
 }
 
 #[tokio::test]
+async fn what_waits_is_bounded_in_bytes_over_all_sessions_of_a_client() {
+    let run = RunConfig { max_queued: 16, max_queued_bytes: 1000, ..RunConfig::default() };
+    let (hub, access) = hub_of(run, AskConfig::default(), Conduct { on_busy: OnBusy::Queue, ..Conduct::default() });
+    let (one, _) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;
+    let (two, first) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;
+    let long = "x".repeat(600);
+    let Started::InTurn(waiting) = hub.start_in_turn(&access, again(&one, &long)).unwrap() else { panic!("it waits") };
+    assert_eq!(hub.start_in_turn(&access, again(&two, &long)).err(), Some(StartError::Busy { run: first }));
+    waiting.stop(me(&access));
+    assert_eq!(waiting.begun().await.err(), Some(NotBegun::Stopped));
+    assert!(hub.start_in_turn(&access, again(&two, &long)).is_ok(), "there is room again");
+}
+
+#[tokio::test]
+async fn a_session_in_which_something_waits_is_not_at_rest_and_nothing_comes_to_wait_at_the_end() {
+    let (hub, access) = hub_that(Conduct { on_busy: OnBusy::Queue, ..Conduct::default() });
+    let (session, _) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;
+    let Started::InTurn(waiting) = hub.start_in_turn(&access, again(&session, "end")).unwrap() else { panic!("it waits") };
+    let shutdown = tokio::spawn({
+        let hub = hub.clone();
+        async move { hub.shutdown(Duration::from_secs(5)).await }
+    });
+    until("it drains", || hub.is_draining()).await;
+    assert_eq!(hub.start_in_turn(&access, again(&session, "end")).err(), Some(StartError::Draining));
+    session.stop(None, me(&access));
+    shutdown.await.unwrap();
+    assert!(waiting.begun().await.is_err());
+}
+
+#[tokio::test]
 async fn a_run_can_take_the_place_of_the_one_that_goes_on() {
     let (hub, access) = hub_that(Conduct { on_busy: OnBusy::Interrupt, ..Conduct::default() });
     let (session, first) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;

@@ -12,7 +12,7 @@ use interline_hub::{
     Access, AskConfig, Conduct, Durability, Environment, Filter, Hub, InTurn, NotBegun, Numbering, OnBusy, Restored, RunConfig, RunStatus,
     Session, Settings as RunSettings, StartError, StartRun, Started,
 };
-use interline_journal::{Durable, Journal, JournalConfig};
+use interline_journal::{Birth, Durable, Journal, JournalConfig};
 use interline_model::{Answer, Body, Event, Json, Record, RunId, Text};
 use scripted::{Lines, hub_on, lines, me, request};
 
@@ -339,10 +339,18 @@ fn what_waits_and_cannot_begin_in_the_next_process_ends_there() {
         for run in [stopped, deleted] {
             assert!(hub.run(&access, run).is_none_or(|session| session.run_info(run).is_none()), "it never begins");
         }
-        if let Some(stopped) = hub.in_turn(&access, session.cell(), stopped) {
-            assert_eq!(stopped.begun().await.err(), Some(NotBegun::Stopped));
-        }
+        assert!(hub.in_turn(&access, session.cell(), deleted).is_none());
     });
+    // Whoever comes back for one that was stopped is told, as long as its session is there.
+    process(&folder, &settings, async |hub, access, restored| {
+        assert_eq!(restored.waiting, 0);
+        let cell = hub.session(&access, &session).unwrap().cell().clone();
+        assert_eq!(hub.in_turn(&access, &cell, stopped).unwrap().begun().await.err(), Some(NotBegun::Stopped));
+        hub.delete_session(&access, &session);
+        assert!(hub.in_turn(&access, &cell, stopped).is_none());
+        hub.shutdown(Duration::ZERO).await;
+    });
+    process(&folder, &settings, async |_, _, restored| assert_eq!(restored, Restored::default()));
 }
 
 /// What a file is too large by goes, and no more: pages, an index and prompts are among what it holds.
@@ -504,4 +512,68 @@ fn whole_runs_are_forgotten_by_number_age_and_size_the_oldest_first() {
             }
         });
     }
+}
+
+/// A session that is deleted takes along what waits in it, also where another one is made under its name at once.
+#[test]
+fn what_waits_in_a_deleted_session_never_begins() {
+    for durability in [Durability::Fsync, Durability::Buffered] {
+        let folder = Folder::new(&format!("deleted-{durability:?}"));
+        let settings = Settings { on_busy: OnBusy::Queue, durability, ..Settings::default() };
+        let sessions = process(&folder, &settings, async |hub, access, _| {
+            let mut sessions = Vec::new();
+            for _ in 0..10 {
+                let (session, _) = hub.start(&access, request("silent")).unwrap();
+                let waiting: Vec<_> = (0..5).map(|_| in_turn(&hub, &access, behind(&session, "never end"))).collect();
+                let id = session.id().clone();
+                assert!(hub.delete_session(&access, &id));
+                let (again, run) = hub.start(&access, StartRun { session: Some(id), ..request("end") }).unwrap();
+                assert!(!Arc::ptr_eq(&again, &session));
+                for waiting in waiting {
+                    assert!(matches!(waiting.begun().await, Err(NotBegun::Refused(StartError::SessionNotFound(_)))));
+                }
+                lines(&again, run).await;
+                assert_eq!((session.runs().len(), again.runs().len()), (1, 1));
+                sessions.push(again.id().clone());
+            }
+            // Nothing of them counts any more.
+            let (_, one) = hub.start(&access, request("silent")).unwrap();
+            let (_, two) = hub.start(&access, request("silent")).unwrap();
+            assert!(one != two);
+            sessions
+        });
+        process(&folder, &settings, async |hub, access, restored| {
+            assert_eq!(restored.waiting, 0, "{durability:?}");
+            for id in sessions {
+                assert_eq!(hub.session(&access, &id).unwrap().runs().len(), 1);
+            }
+        });
+    }
+}
+
+/// Killed in the moment of the deletion, what was kept of a waiting run may be there still. It belongs to no other session of that name.
+#[test]
+fn what_was_kept_of_a_waiting_run_belongs_to_the_session_that_was() {
+    let folder = Folder::new("born");
+    let settings = Settings { on_busy: OnBusy::Queue, durability: Durability::Fsync, ..Settings::default() };
+    let (session, run) = process(&folder, &settings, async |hub, access, _| {
+        let (session, _) = hub.start(&access, request("attach")).unwrap();
+        said(&session, session.active_run().unwrap(), 3).await;
+        let waiting = in_turn(&hub, &access, behind(&session, "never end"));
+        (session.id().clone(), waiting.run)
+    });
+    // Its session alone is exchanged, in the file.
+    {
+        let keeping = JournalConfig { path: folder.0.join("journal").to_str().unwrap().to_owned(), ..JournalConfig::default() };
+        let journal = Durable::start(&keeping).unwrap();
+        let stored = journal.stored().unwrap().into_iter().find(|stored| stored.key.waiting.is_none()).unwrap();
+        journal.remove(&stored.key);
+        let birth = Birth { created_at: stored.birth.created_at + 1, ..stored.birth };
+        journal.open(&stored.key, &birth, Durability::Fsync);
+        journal.flush().unwrap();
+    }
+    process(&folder, &settings, async |hub, access, restored| {
+        assert_eq!((restored.sessions, restored.waiting), (1, 0));
+        assert!(hub.session(&access, &session).unwrap().runs().is_empty() && hub.run(&access, run).is_none());
+    });
 }

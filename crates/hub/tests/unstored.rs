@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use interline_hub::{AskConfig, Conduct, Durability, RunConfig, RunStatus, StartError, StartRun};
+use interline_hub::{AskConfig, Conduct, Durability, OnBusy, RunConfig, RunStatus, StartError, StartRun, Started};
 use interline_journal::{Birth, Damaged, Health, Journal, JournalConfig, JournalError, Log, LogKey, Mark, Memory, Stored, Unstored};
 use interline_model::{Body, Fact, Record};
 use scripted::{Lines, hub_on, lines, request};
@@ -24,12 +24,13 @@ struct Disk {
 
 struct DiskLog {
     disk: Disk,
+    durability: Durability,
     log: Arc<dyn Log>,
 }
 
 impl Journal for Disk {
     fn open(&self, key: &LogKey, birth: &Birth, durability: Durability) -> Arc<dyn Log> {
-        Arc::new(DiskLog { disk: self.clone(), log: self.memory.open(key, birth, durability) })
+        Arc::new(DiskLog { disk: self.clone(), durability, log: self.memory.open(key, birth, durability) })
     }
 
     fn remove(&self, key: &LogKey) {
@@ -50,13 +51,16 @@ impl Journal for Disk {
     }
 
     fn flush(&self) -> Result<(), JournalError> {
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(JournalError::Unwritten { path: "here".into(), why: "no space left on device".into() });
+        }
         Ok(())
     }
 }
 
 impl Log for DiskLog {
     fn append(&self, record: Record, mark: Mark) -> Result<(), Unstored> {
-        if self.disk.fails.load(Ordering::SeqCst) {
+        if self.durability() == Durability::Fsync && self.disk.fails.load(Ordering::SeqCst) {
             return Err(Unstored { why: "no space left on device".into() });
         }
         self.disk.records.lock().unwrap().push(record.clone());
@@ -80,8 +84,29 @@ impl Log for DiskLog {
     }
 
     fn durability(&self) -> Durability {
-        Durability::Fsync
+        self.durability
     }
+}
+
+/// What was kept of it while it waited is still on the disk: told before that it has begun is there, too, it would be told again by the next
+/// process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_waited_is_not_told_before_it_is_stored_that_it_has_begun() {
+    let disk = Disk::default();
+    let conduct = Conduct { on_busy: OnBusy::Queue, ..Conduct::default() };
+    let (hub, access) =
+        hub_on(Arc::new(disk.clone()), JournalConfig::default(), Durability::Buffered, RunConfig::default(), AskConfig::default(), conduct);
+    let (session, first) = hub.start(&access, request("silent")).unwrap();
+    let next = StartRun { session: Some(session.id().clone()), is_acknowledged: true, ..request("word end") };
+    let Started::InTurn(waiting) = hub.start_in_turn(&access, next).unwrap() else { panic!("it waits") };
+    disk.fails.store(true, Ordering::SeqCst);
+    session.stop(Some(first), scripted::me(&access));
+    let (_, run) = waiting.begun().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let said = session.projection("", || Lines);
+    assert_eq!(said.run_len(run).unwrap().0, 1, "it has begun, and nobody was told");
+    disk.fails.store(false, Ordering::SeqCst);
+    assert_eq!(lines(&session, run).await, ["start", "word", "over"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

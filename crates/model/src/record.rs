@@ -170,6 +170,23 @@ pub enum Part {
     },
 }
 
+impl Part {
+    /// Bytes of its texts.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Text(text) | Self::Image { url: text } => text.len(),
+            Self::File { name, data } => name.len().saturating_add(data.len()),
+        }
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Who did something, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {

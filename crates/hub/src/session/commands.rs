@@ -175,7 +175,26 @@ impl Session {
         self.append(&mut state, Body::Fact(Fact::Titled { title }));
     }
 
-    /// Ends the run that goes on, if one does: we are shutting down or the session is deleted.
+    /// The session is deleted: the run that goes on ends, and none begins any more.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        if state.active().is_some() {
+            self.append(&mut state, Body::Fact(Fact::EndForced(ForcedEnd::StopGraceOver)));
+        }
+    }
+
+    /// The session is forgotten, if nothing goes on in it and nothing waits. Says whether it is.
+    pub(crate) fn retire(&self) -> bool {
+        let mut state = self.locked();
+        if state.active().is_some() || self.waiting() > 0 {
+            return false;
+        }
+        state.is_closed = true;
+        true
+    }
+
+    /// Ends the run that goes on, if one does: we are shutting down.
     pub(crate) fn end_now(&self, end: ForcedEnd) {
         let mut state = self.state();
         if state.active().is_some() {

@@ -149,10 +149,15 @@ impl Session {
         self.state().paused
     }
 
-    /// When something last happened, if nothing goes on now. A log that is unread stays so.
+    /// When something last happened, if nothing goes on now and nothing waits. A log that is unread stays so.
     pub(crate) fn at_rest_since(&self) -> Option<Millis> {
         let state = self.locked();
-        state.active().is_none().then_some(state.last_at)
+        (state.active().is_none() && self.waiting() == 0).then_some(state.last_at)
+    }
+
+    /// When it was made.
+    pub(crate) fn born_at(&self) -> Millis {
+        self.birth.created_at
     }
 
     /// The ids of its runs, oldest first, and of those that it has forgotten. A log that is unread stays so.

@@ -78,14 +78,7 @@ fn size_of(record: &Record) -> u64 {
     const ITSELF: u64 = 64;
     let text = match &record.body {
         Body::Frame(text) => text.len(),
-        Body::Fact(Fact::RunAccepted(accepted)) => accepted
-            .input
-            .iter()
-            .map(|part| match part {
-                Part::Text(text) | Part::Image { url: text } => text.len(),
-                Part::File { name, data } => name.len().saturating_add(data.len()),
-            })
-            .fold(0, usize::saturating_add),
+        Body::Fact(Fact::RunAccepted(accepted)) => accepted.input.iter().map(Part::len).fold(0, usize::saturating_add),
         Body::Fact(_) => 0,
     };
     (text as u64).saturating_add(ITSELF)
