@@ -30,18 +30,22 @@ const KILLED_AT: u64 = 15;
 /// Agent servers and a journal, which outlive the program.
 struct Site {
     config: String,
-    _journal: Temp,
+    journal: Temp,
     _stop: DropGuard,
 }
 
 impl Site {
+    fn journal(&self) -> std::path::PathBuf {
+        self.journal.path().with_file_name("journal")
+    }
+
     async fn new(durability: &str) -> Self {
         let (_, simulator, stop) = simulator(Options::default()).await;
         let journal = Temp::file("here", "");
         let path = journal.path().with_file_name("journal");
         let config = config_for(&simulator, &format!("[journal]\npath = {path:?}\n"));
         let config = config.replace("\nupstream = ", &format!("\ndurability = \"{durability}\"\nupstream = "));
-        Self { config, _journal: journal, _stop: stop }
+        Self { config, journal, _stop: stop }
     }
 }
 
@@ -338,5 +342,34 @@ async fn runs_that_wait_for_their_turn_begin_in_the_next_process_once_and_in_ord
                 assert_eq!(&text(&events(&replay(&base, cell, run).await)), expected, "{signal} {cell}");
             }
         }
+    }
+}
+
+/// Bytes of the file changed while nobody had it open: it is set aside, that is said, and it is not said in the words of a crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_journal_that_was_damaged_is_set_aside_and_that_is_said() {
+    let site = Site::new("fsync").await;
+    let mut program = Program::serve(INTERLINE, &site.config).await;
+    for _ in 0..5 {
+        let (_, run) = begin(program.base(), "cloud", "tally piece 50 size=2000").await;
+        replay(program.base(), "cloud", &run).await;
+    }
+    program.signal("TERM");
+    program.ended(PATIENCE).await;
+    let path = site.journal();
+    let whole = std::fs::read(&path).expect("the journal");
+    // Wherever it is: some pages are index, some are records.
+    for at in [0.3, 0.5, 0.8] {
+        let mut changed = whole.clone();
+        let from = (changed.len() as f64 * at) as usize;
+        changed[from..from + 12 * 1024].fill(0xA5);
+        std::fs::write(&path, changed).expect("it can be changed");
+        let mut program = Program::serve(INTERLINE, &site.config).await;
+        let (session, run) = begin(program.base(), "cloud", "quick").await;
+        assert_eq!(end(&events(&replay(program.base(), "cloud", &run).await)), "done");
+        assert_eq!(get(&format!("{}/api/sessions/{session}/messages", program.base()), &token("cloud")).await.status, 200);
+        program.signal("TERM");
+        program.ended(PATIENCE).await;
+        assert!(!program.output().contains("panicked"), "{}", program.output());
     }
 }

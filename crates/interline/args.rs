@@ -124,9 +124,9 @@ pub(crate) enum Voice {
 
 /// Check a config without starting anything.
 ///
-/// Exits with 0 if `serve` would take it, else with 2, naming file, line and key of everything that is wrong. What depends on a value that
-/// cannot be read is checked once it can. What holds, though it may be a mistake, is a warning; so is a place for the journal that is none on
-/// this machine. Environment variables
+/// Exits with 0 if `serve` would take it, else with 2, naming file, line and key of what is wrong. Where a value cannot be read, what the
+/// values mean is checked once all can be. What holds, though it may be a mistake, is a warning; so is a place for the journal that is none on
+/// this machine, where `serve` would not start: it may be checked on another one. Environment variables
 /// INTERLINE__SECTION__KEY count, as they do for `serve`; secrets are fetched, never shown.
 #[derive(Debug, Arguments)]
 #[command(after_help = "\

@@ -43,6 +43,13 @@ const USAGE: u8 = 2;
 fn main() -> ExitCode {
     // First of all: rustls does not choose a provider by itself where it was built with more than one.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // A damaged journal is no crash, and says so itself.
+        if !interline_journal::catches_panics() {
+            print(panic);
+        }
+    }));
     match run(Args::parse().command) {
         Ok(code) => code,
         Err(error) if error.is::<config::Problems>() => {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use interline_journal::LogKey;
-use interline_model::{Actor, CellName, Principal, RunId, Text};
+use interline_model::{Actor, CellName, Millis, Principal, RunId, Text};
 use tokio::sync::watch;
 
 use crate::hub::{IdempotencyKey, StartError};
@@ -32,6 +32,8 @@ pub struct InTurn {
     pub session: Arc<Session>,
     /// The model, as its first event will say it.
     pub model: Text,
+    /// When it was taken.
+    pub taken_at: Millis,
     key: Option<IdempotencyKey>,
     wish: Arc<Wish>,
     /// Where it is kept, as long as it waits; or that it was stopped.
@@ -40,8 +42,8 @@ pub struct InTurn {
 }
 
 impl InTurn {
-    pub(crate) fn new(run: RunId, session: Arc<Session>, model: Text, key: Option<IdempotencyKey>) -> Self {
-        Self { run, session, model, key, wish: Arc::default(), kept: OnceLock::new(), begun: watch::Sender::new(None) }
+    pub(crate) fn new(run: RunId, session: Arc<Session>, model: Text, taken_at: Millis, key: Option<IdempotencyKey>) -> Self {
+        Self { run, session, model, taken_at, key, wish: Arc::default(), kept: OnceLock::new(), begun: watch::Sender::new(None) }
     }
 
     pub(crate) fn is_kept_in(&self, key: LogKey) {

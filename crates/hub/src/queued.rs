@@ -8,7 +8,7 @@ use interline_model::{Actor, Body, CellName, Fact, Millis, Record, RunAccepted, 
 use serde::{Deserialize, Serialize};
 
 use crate::in_turn::InTurn;
-use crate::session::{Session, append_patiently, now};
+use crate::session::{Session, append_patiently};
 use crate::{RunCredential, Settings, StartRun};
 
 /// What a run needs besides what was accepted of it.
@@ -54,6 +54,9 @@ impl Unkept {
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) cell: CellName,
+    /// As its client was, or will be, shown it.
+    pub(crate) model: Text,
+    pub(crate) taken_at: Millis,
     pub(crate) request: StartRun,
     pub(crate) unkept: Option<Unkept>,
     /// Somebody wanted it to wait no longer.
@@ -114,7 +117,7 @@ pub(crate) fn keep_end(journal: &dyn Journal, key: &LogKey, entry: &InTurn, by: 
     journal.remove(key);
     let session = &entry.session;
     let beside = Beside { born_at: session.born_at(), ..Beside::default() };
-    let birth = Birth { cell: session.cell().clone(), created_at: now(), title: None, model: None, labels: labels(beside) };
+    let birth = Birth { cell: session.cell().clone(), created_at: entry.taken_at, title: None, model: None, labels: labels(beside) };
     let log = journal.open(key, &birth, session.durability());
     let accepted = RunAccepted {
         run: entry.run,
@@ -129,7 +132,7 @@ pub(crate) fn keep_end(journal: &dyn Journal, key: &LogKey, entry: &InTurn, by: 
     let mark = Mark::Begins { run: entry.run, tag: None };
     let facts = [(Fact::RunAccepted(Box::new(accepted)), mark), (Fact::StopRequested { by: by.clone() }, Mark::Plain)];
     for (fact, mark) in facts {
-        if let Err(error) = append_patiently(&*log, Record { at: now(), body: Body::Fact(fact) }, mark) {
+        if let Err(error) = append_patiently(&*log, Record { at: entry.taken_at, body: Body::Fact(fact) }, mark) {
             tracing::warn!(session = %session.id(), %error, "the end of a run that waited could not be stored");
             break;
         }
@@ -138,16 +141,16 @@ pub(crate) fn keep_end(journal: &dyn Journal, key: &LogKey, entry: &InTurn, by: 
 
 /// Reads what was kept of a run. `None` if it cannot be read, or its session is gone.
 pub(crate) fn read(stored: &Stored, session_born_at: Millis) -> Option<Queued> {
-    let (mut accepted, mut is_given_up) = (None, false);
+    let (mut accepted, mut taken_at, mut is_given_up) = (None, 0, false);
     let read = stored.log.replay(0, &mut |record| match &record.body {
-        Body::Fact(Fact::RunAccepted(first)) => accepted = Some((**first).clone()),
+        Body::Fact(Fact::RunAccepted(first)) => (accepted, taken_at) = (Some((**first).clone()), record.at),
         Body::Fact(Fact::StopRequested { .. }) => is_given_up = true,
         _ => {}
     });
     if let Err(damaged) = read {
         tracing::error!(session = %stored.key.session, %damaged, "a run that waited for its turn cannot be read, and is forgotten");
     }
-    let RunAccepted { run, session, model: _, input, by, actor, headless, output_schema } = accepted?;
+    let RunAccepted { run, session, model: shown, input, by, actor, headless, output_schema } = accepted?;
     let Birth { cell, model, labels, .. } = stored.birth.clone();
     let beside = serde_json::from_value(serde_json::Value::Object(labels));
     let Beside { system_prompt, model_setting, permission_mode, thinking_tokens, born_at, unkept } = beside.ok()?;
@@ -176,5 +179,5 @@ pub(crate) fn read(stored: &Stored, session_born_at: Millis) -> Option<Queued> {
         run: Some(run),
         is_acknowledged: true,
     };
-    Some(Queued { cell, request, unkept, is_given_up })
+    Some(Queued { cell, model: shown, taken_at, request, unkept, is_given_up })
 }

@@ -15,7 +15,7 @@ use crate::hub::{IdempotencyKey, draw_run, key_of};
 use crate::in_turn::{Begun, InTurn, NotBegun};
 use crate::queue::Place;
 use crate::queued::{self, Queued, Unkept};
-use crate::session::Session;
+use crate::session::{Session, now};
 use crate::upstream::{LinkFuture, RunInput, RunPort};
 use crate::{Access, Gate, Hub, RunConfig, StartError, StartRun};
 
@@ -106,7 +106,7 @@ impl Hub {
         let request = StartRun { run: Some(run), ..request };
         let route = self.route(access, &cell)?;
         let accepted = request.accepted(run, &session, &route);
-        let entry = Arc::new(InTurn::new(run, session.clone(), accepted.model.clone(), key.clone()));
+        let entry = Arc::new(InTurn::new(run, session.clone(), accepted.model.clone(), now(), key.clone()));
         let RunConfig { max_queued, max_queued_bytes, .. } = self.timers.run;
         let reserved = Reserved::new(request.bytes(), max_queued_bytes, self.queued_bytes(access.principal()));
         let place = reserved.and_then(|reserved| Some((reserved, session.queue(max_queued, run, None, entry.wish().clone())?)));
@@ -230,13 +230,14 @@ impl Hub {
                 self.journal.remove(&stored.key);
                 continue;
             };
-            let Queued { cell, request, unkept, is_given_up } = queued;
+            let Queued { cell, model, taken_at, request, unkept, is_given_up } = queued;
             let access = Access::of_earlier(session.principal().clone(), cell.clone());
             // Those of a cell that nobody serves are not asked for.
-            let Ok(route) = self.route(&access, &cell) else { continue };
+            if self.route(&access, &cell).is_err() {
+                continue;
+            }
             let lacks = matches!(*self.door().gate(), Gate::Passthrough).then_some(Unkept::Credential);
-            let model = route.shown_model(request.model.as_deref());
-            let entry = Arc::new(InTurn::new(run, session.clone(), model, key_of(&access, &cell, &request)));
+            let entry = Arc::new(InTurn::new(run, session.clone(), model, taken_at, key_of(&access, &cell, &request)));
             if is_given_up {
                 // Who asks for it is told.
                 entry.is_kept_in(stored.key);

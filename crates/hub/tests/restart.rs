@@ -313,7 +313,7 @@ fn what_waits_and_cannot_begin_in_the_next_process_ends_there() {
         let environment = Environment::checked([("DEPLOY_KEY", canary)]).unwrap();
         let with = RunSettings { environment, ..RunSettings::default() };
         let secret = in_turn(&hub, &access, StartRun { settings: with, ..behind(&session, "never end") });
-        let stopped = in_turn(&hub, &access, behind(&session, "never end"));
+        let stopped = in_turn(&hub, &access, StartRun { model: Some("m".into()), ..behind(&session, "never end") });
         let settings = RunSettings { thinking_tokens: Some(5), permission_mode: Some("plan".into()), ..RunSettings::default() };
         let set = in_turn(&hub, &access, StartRun { settings, ..behind(&session, "obey") });
         let (gone, _) = hub.start(&access, request("silent")).unwrap();
@@ -321,6 +321,7 @@ fn what_waits_and_cannot_begin_in_the_next_process_ends_there() {
         session.stop(Some(stopped.run), me(&access));
         hub.delete_session(&access, gone.id());
         assert!(deleted.begun().await.is_err());
+        assert_eq!(&*stopped.model, "m");
         (session.id().clone(), secret.run, set.run, stopped.run, deleted.run)
     });
     assert!(!std::fs::read(folder.0.join("journal")).unwrap().windows(canary.len()).any(|part| part == canary.as_bytes()));
@@ -345,7 +346,8 @@ fn what_waits_and_cannot_begin_in_the_next_process_ends_there() {
     process(&folder, &settings, async |hub, access, restored| {
         assert_eq!(restored.waiting, 0);
         let cell = hub.session(&access, &session).unwrap().cell().clone();
-        assert_eq!(hub.in_turn(&access, &cell, stopped).unwrap().begun().await.err(), Some(NotBegun::Stopped));
+        let stopped_before = hub.in_turn(&access, &cell, stopped).unwrap();
+        assert_eq!((stopped_before.begun().await.err(), &*stopped_before.model), (Some(NotBegun::Stopped), "m"));
         hub.delete_session(&access, &session);
         assert!(hub.in_turn(&access, &cell, stopped).is_none());
         hub.shutdown(Duration::ZERO).await;

@@ -35,6 +35,7 @@ pub use config::JournalConfig;
 pub use durable::{Durable, Opened};
 pub use error::{Damage, Damaged, JournalError, Unstored};
 pub use memory::Memory;
+pub use store::catches_panics;
 
 /// Whose session: ids that clients bring are only unique within a principal (decision 1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -7,6 +7,7 @@
 mod open;
 mod tables;
 
+use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -146,9 +147,23 @@ pub(crate) struct Found {
 /// file. Below it, reading the whole file takes less than a second.
 const QUICK_REPAIR_FROM: u64 = 512 * 1024 * 1024;
 
+std::thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread, now, is the database's about a damaged file: caught, and said by the journal in its own words. For panic hooks,
+/// which need not print it.
+#[must_use]
+pub fn catches_panics() -> bool {
+    GUARDED.get()
+}
+
 /// Runs a call into redb. A file whose bytes changed can make it panic.
 fn guarded<T>(call: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+    let before = GUARDED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(call));
+    GUARDED.set(before);
+    result.unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
         Err(Fault::Corrupt(format!("the database gave up: {}", said.unwrap_or_default())))
     })

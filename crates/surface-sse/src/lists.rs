@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use interline_hub::{Filter, Projection, Route, RunInfo, RunStatus, Session};
+use interline_hub::{Filter, InTurn, NotBegun, Projection, Route, RunInfo, RunStatus, Session};
 use interline_model::{CellName, Millis, SessionId, Text};
 use serde::Serialize;
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::control::done;
 use crate::error::{Refusal, json};
 use crate::history::{HistoryWriter, plan_json};
 use crate::moment::rfc3339;
-use crate::shell::Shell;
+use crate::shell::{Shell, Target};
 
 /// Entries of a page, unless asked otherwise.
 const PAGE: usize = 50;
@@ -111,10 +111,12 @@ pub(crate) async fn runs(State(shell): State<Arc<Shell>>, caller: Caller) -> Res
 
 /// `GET /cells/{cell}/runs/{run_id}`: with how far its events go and, once it has ended, why.
 pub(crate) async fn run(State(shell): State<Arc<Shell>>, caller: Caller) -> Result<Response, Refusal> {
-    let (session, run) = caller.run(&shell)?;
-    let info = session.run_info(run).ok_or_else(|| Refusal::RunNotFound(run.to_string()))?;
-    let mut object = run_object(&session, &info);
-    if let Some(last) = shell.projection(&session, shell.config.extras).run_last(run) {
+    let target = caller.target(&shell)?;
+    let mut object = match &target {
+        Target::Begun(session, run) => run_object(session, &session.run_info(*run).ok_or_else(|| Refusal::RunNotFound(run.to_string()))?),
+        Target::InTurn(waiting) => waiting_object(waiting),
+    };
+    if let Some(last) = shell.last(&target, shell.config.extras) {
         object.last_seq = Some(last.seq());
         object.stop_reason = stop_reason(&last);
     }
@@ -125,6 +127,31 @@ pub(crate) async fn run(State(shell): State<Arc<Shell>>, caller: Caller) -> Resu
 fn stop_reason(last: &Block) -> Option<String> {
     let event: Value = serde_json::from_slice(&last.json()).ok().filter(|_| last.is_terminal())?;
     ["reason", "kind"].iter().find_map(|name| event.get(*name)?.as_str()).map(str::to_owned)
+}
+
+/// One that waits for its turn is to its client one that goes on.
+fn waiting_object(waiting: &InTurn) -> RunObject {
+    let status = match waiting.why_not() {
+        None | Some(NotBegun::Left) => RunStatus::Running,
+        Some(NotBegun::Stopped) => RunStatus::Interrupted,
+        Some(NotBegun::Refused(_)) => RunStatus::Failed,
+    };
+    RunObject {
+        run_id: waiting.run.to_string(),
+        agent_id: waiting.session.cell().to_string(),
+        session_id: waiting.session.id().to_string(),
+        model: waiting.model.to_string(),
+        status: status.as_str(),
+        started_at: rfc3339(waiting.taken_at),
+        ended_at: None,
+        total_turns: 0,
+        step_count: 0,
+        elapsed_ms: None,
+        input_tokens: None,
+        output_tokens: None,
+        stop_reason: None,
+        last_seq: None,
+    }
 }
 
 fn run_object(session: &Session, run: &RunInfo) -> RunObject {

@@ -172,7 +172,7 @@ impl Shell {
     }
 
     /// A run's last event so far.
-    fn last(&self, target: &Target, extras: Extras) -> Option<Block> {
+    pub(crate) fn last(&self, target: &Target, extras: Extras) -> Option<Block> {
         match target {
             Target::Begun(session, run) => self.projection(session, extras).run_last(*run),
             Target::InTurn(waiting) => waiting.why_not().and_then(|why| self.not_begun(waiting, &why, extras).pop()),
@@ -189,8 +189,8 @@ impl Shell {
         };
         let start = What::RunStarted { run: waiting.run, session: waiting.session.id().clone(), model: waiting.model.clone() };
         let events = [Event::root(start), Event::root(What::RunEnded(Box::new(RunEnd::synthesised(outcome))))];
-        // No record of any log: there never was such a run.
-        let record = Record { at: waiting.session.info().updated_at, body: RecordBody::Frame(Text::new()) };
+        // No record of its session's log: there never was such a run. The same whenever it is read.
+        let record = Record { at: waiting.taken_at, body: RecordBody::Frame(Text::new()) };
         let mut blocks = Vec::new();
         self.writer(&waiting.session, extras).write(&record, &events, &mut blocks);
         blocks

@@ -67,7 +67,10 @@ async fn a_run_that_waits_can_be_stopped_before_it_begins() {
     let mut first = start(&server, "turn\ngate\nturn_end\ndone").await;
     first.until("turn_start").await;
     let mut second = start(&server, "turn\ngate\ntext never\nturn_end\ndone").await;
-    let path = format!("/cells/my-cell/runs/{}/interrupt", second.run_id());
+    let shown = format!("/cells/my-cell/runs/{}", second.run_id());
+    let waiting = server.get(&shown).await.json().await;
+    assert_eq!((&waiting["status"], &waiting["model"], waiting.get("ended_at")), (&json!("running"), &json!("gpt-4o"), None));
+    let path = format!("{shown}/interrupt");
     let stopped = server.post(&path, "").await;
     assert_eq!((stopped.status, stopped.json().await["status"].as_str()), (202, Some("interrupting")));
     let body = second.rest().await;
@@ -81,6 +84,8 @@ async fn a_run_that_waits_can_be_stopped_before_it_begins() {
     assert_eq!((again.status, again.json().await), (200, json!({"ok": true, "status": "interrupted"})));
     let replay = server.get(&path.replace("/interrupt", "/events")).await.rest().await;
     assert_eq!(events(&replay), events(&body), "it can be read again");
+    let ended = server.get(&shown).await.json().await;
+    assert_eq!((&ended["status"], &ended["last_seq"], &ended["started_at"]), (&json!("interrupted"), &json!(2), &waiting["started_at"]));
     let id = format!("{}:2", second.run_id());
     let over = server.send("GET", &path.replace("/interrupt", "/events"), &[("Last-Event-ID", &id)], "").await;
     assert_eq!(over.status, 204, "an EventSource stops for good");
