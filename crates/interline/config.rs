@@ -112,7 +112,7 @@ impl Default for ServerConfig {
             header_read_timeout_ms: 10_000,
             body_stall_ms: 30_000,
             max_body_bytes: 512 * 1024 * 1024,
-            max_header_bytes: 64 * 1024,
+            max_header_bytes: 32 * 1024,
             client_window_bytes: 64 * 1024,
             write_stall_ms: 60_000,
             tcp_user_timeout_ms: 60_000,

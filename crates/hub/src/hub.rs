@@ -182,8 +182,12 @@ pub struct Filter {
 impl StartRun {
     /// What it takes while it waits, about, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        let prompt = self.system_prompt.as_ref().map_or(0, |prompt| prompt.len());
-        self.input.iter().map(Part::len).fold(prompt, usize::saturating_add)
+        const ITSELF: usize = 512;
+        let texts = [&self.system_prompt, &self.model, &self.actor, &self.idempotency_key];
+        let texts = texts.into_iter().flatten().map(|text| text.len());
+        let schema = self.output_schema.as_ref().map_or(0, |schema| schema.as_str().len());
+        let variables = self.settings.environment.0.iter().map(|(name, value)| name.len().saturating_add(value.len()));
+        self.input.iter().map(Part::len).chain(texts).chain(variables).fold(schema.saturating_add(ITSELF), usize::saturating_add)
     }
 
     /// What is accepted with it.
@@ -350,7 +354,7 @@ impl Hub {
         Ok(route.upstream.coding_channel(access.credential().clone()))
     }
 
-    fn cell_of(&self, access: &Access, cell: Option<CellName>) -> Result<CellName, StartError> {
+    pub(crate) fn cell_of(&self, access: &Access, cell: Option<CellName>) -> Result<CellName, StartError> {
         cell.or_else(|| self.routes.load().default_cell(access)).ok_or_else(|| StartError::CellNotFound(CellName::from("default")))
     }
 
@@ -573,7 +577,7 @@ impl Hub {
                     NotBegun::Closed => StartError::SessionNotFound(session.id().clone()),
                     NotBegun::Busy(run) => StartError::Busy { run },
                     NotBegun::Unstored(error) => {
-                        tracing::error!(session = %session.id(), %error, "a run could not be stored, and was refused");
+                        tracing::error!(session = %session.id(), %error, "a run could not be stored, and did not begin");
                         StartError::Unstored
                     }
                 });
@@ -584,8 +588,8 @@ impl Hub {
         }
         let unkept = waited.as_ref().and_then(|waited| waited.unkept);
         let work = match (unkept, &waited) {
-            (None, None) => session.link().run(input, port),
-            (None, Some(_)) => self.clone().run_once_stored(session.clone(), input, port),
+            (None, Some(Waited { is_kept: true, .. })) => self.clone().run_once_stored(session.clone(), input, port),
+            (None, _) => session.link().run(input, port),
             (Some(unkept), _) => {
                 drop(port);
                 let refused = LinkError::Refused { kind: FailureKind::EngineNotReady, message: unkept.why().to_owned() };
@@ -598,7 +602,14 @@ impl Hub {
             settings.model = Some(model);
         }
         if settings != Settings::default() && unkept.is_none() {
-            self.tasks.spawn(driver::settle(session.clone(), run, settings));
+            let (hub, is_kept) = (self.clone(), waited.is_some_and(|waited| waited.is_kept));
+            let session = session.clone();
+            self.tasks.spawn(async move {
+                if is_kept {
+                    hub.is_stored(&session).await;
+                }
+                driver::settle(session, run, settings).await;
+            });
         }
         Ok((session, run))
     }

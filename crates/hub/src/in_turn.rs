@@ -46,7 +46,7 @@ impl InTurn {
         Self { run, session, model, taken_at, key, wish: Arc::default(), kept: OnceLock::new(), begun: watch::Sender::new(None) }
     }
 
-    pub(crate) fn is_kept_in(&self, key: LogKey) {
+    pub(crate) fn set_kept(&self, key: LogKey) {
         let _ = self.kept.set(key);
     }
 
@@ -93,12 +93,19 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    pub(crate) fn add(&self, entry: Arc<InTurn>) {
-        locked(&self.runs).push(entry);
+    /// Adds a run, unless one waits by its key: then that one.
+    pub(crate) fn add(&self, entry: &Arc<InTurn>) -> Option<Arc<InTurn>> {
+        let mut runs = locked(&self.runs);
+        let same = entry.key.as_ref().and_then(|key| Self::by(&runs, key));
+        if same.is_none() {
+            runs.push(entry.clone());
+        }
+        same
     }
 
-    /// Tells what became of a run. The one that is not remembered any more for it, if it is kept anywhere.
-    pub(crate) fn settle(&self, entry: &Arc<InTurn>, begun: Begun) -> Option<LogKey> {
+    /// Tells what became of a run; one that did not begin `is_remembered` for whoever asks later. The one that is remembered no more for it, if it is
+    /// kept anywhere.
+    pub(crate) fn settle(&self, entry: &Arc<InTurn>, begun: Begun, is_remembered: bool) -> Option<LogKey> {
         if let (Ok((session, run)), Some(by)) = (&begun, entry.wish.by()) {
             // It began in that very moment.
             session.stop(Some(*run), by.clone());
@@ -106,7 +113,7 @@ impl Waiting {
         let mut forgotten = None;
         let mut runs = locked(&self.runs);
         runs.retain(|other| !Arc::ptr_eq(other, entry));
-        if begun.is_err() {
+        if begun.is_err() && is_remembered {
             // Nobody else knows of it, and its client may ask again.
             let ended = |entry: &&Arc<InTurn>| entry.begun.borrow().is_some();
             if runs.iter().filter(ended).count() >= MOST_ENDED
@@ -142,8 +149,12 @@ impl Waiting {
 
     /// The one that waits by this key.
     pub(crate) fn by_key(&self, key: &IdempotencyKey) -> Option<Arc<InTurn>> {
+        Self::by(&locked(&self.runs), key)
+    }
+
+    fn by(runs: &[Arc<InTurn>], key: &IdempotencyKey) -> Option<Arc<InTurn>> {
         let same = |entry: &&Arc<InTurn>| entry.key.as_ref() == Some(key) && entry.begun.borrow().is_none();
-        locked(&self.runs).iter().find(same).cloned()
+        runs.iter().find(same).cloned()
     }
 }
 

@@ -80,7 +80,7 @@ impl Queue {
 
 impl Wish {
     /// From now on it is kept here.
-    pub(crate) fn keep_in(&self, log: Arc<dyn Log>) {
+    pub(crate) fn set_log(&self, log: Arc<dyn Log>) {
         let _ = self.log.set(log);
     }
 

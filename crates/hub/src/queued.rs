@@ -25,6 +25,9 @@ struct Beside {
     thinking_tokens: Option<u32>,
     /// When its session was made: one that was made later, under the same id, is another one.
     born_at: Millis,
+    /// It was stopped before it began, and nothing else is kept of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_stopped: bool,
     /// It brought what is secret, and is not kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     unkept: Option<Unkept>,
@@ -59,8 +62,10 @@ pub(crate) struct Queued {
     pub(crate) taken_at: Millis,
     pub(crate) request: StartRun,
     pub(crate) unkept: Option<Unkept>,
-    /// Somebody wanted it to wait no longer.
-    pub(crate) is_given_up: bool,
+    /// It was stopped before it began.
+    pub(crate) is_stopped: bool,
+    /// By whom, where more than its end is kept.
+    pub(crate) stopped_by: Option<Actor>,
 }
 
 /// Keeps a run until it begins. It is on the disk, where that is promised, when this returns.
@@ -87,6 +92,7 @@ pub(crate) fn keep(
         permission_mode: permission_mode.as_deref().map(str::to_owned),
         thinking_tokens: *thinking_tokens,
         born_at: session.born_at(),
+        is_stopped: false,
         unkept,
     };
     let birth =
@@ -116,7 +122,8 @@ fn labels(beside: Beside) -> serde_json::Map<String, serde_json::Value> {
 pub(crate) fn keep_end(journal: &dyn Journal, key: &LogKey, entry: &InTurn, by: &Actor) {
     journal.remove(key);
     let session = &entry.session;
-    let beside = Beside { born_at: session.born_at(), ..Beside::default() };
+    // In the birth, so that it is never there without that.
+    let beside = Beside { born_at: session.born_at(), is_stopped: true, ..Beside::default() };
     let birth = Birth { cell: session.cell().clone(), created_at: entry.taken_at, title: None, model: None, labels: labels(beside) };
     let log = journal.open(key, &birth, session.durability());
     let accepted = RunAccepted {
@@ -130,30 +137,28 @@ pub(crate) fn keep_end(journal: &dyn Journal, key: &LogKey, entry: &InTurn, by: 
         output_schema: None,
     };
     let mark = Mark::Begins { run: entry.run, tag: None };
-    let facts = [(Fact::RunAccepted(Box::new(accepted)), mark), (Fact::StopRequested { by: by.clone() }, Mark::Plain)];
-    for (fact, mark) in facts {
-        if let Err(error) = append_patiently(&*log, Record { at: entry.taken_at, body: Body::Fact(fact) }, mark) {
-            tracing::warn!(session = %session.id(), %error, "the end of a run that waited could not be stored");
-            break;
-        }
+    let record = Record { at: entry.taken_at, body: Body::Fact(Fact::RunAccepted(Box::new(accepted))) };
+    if let Err(error) = append_patiently(&*log, record, mark) {
+        tracing::warn!(session = %session.id(), %error, "the end of a run that waited could not be stored");
     }
 }
 
 /// Reads what was kept of a run. `None` if it cannot be read, or its session is gone.
 pub(crate) fn read(stored: &Stored, session_born_at: Millis) -> Option<Queued> {
-    let (mut accepted, mut taken_at, mut is_given_up) = (None, 0, false);
+    let (mut accepted, mut taken_at, mut stopped_by) = (None, 0, None);
     let read = stored.log.replay(0, &mut |record| match &record.body {
         Body::Fact(Fact::RunAccepted(first)) => (accepted, taken_at) = (Some((**first).clone()), record.at),
-        Body::Fact(Fact::StopRequested { .. }) => is_given_up = true,
+        Body::Fact(Fact::StopRequested { by }) => stopped_by = Some(by.clone()),
         _ => {}
     });
     if let Err(damaged) = read {
         tracing::error!(session = %stored.key.session, %damaged, "a run that waited for its turn cannot be read, and is forgotten");
+        return None;
     }
     let RunAccepted { run, session, model: shown, input, by, actor, headless, output_schema } = accepted?;
     let Birth { cell, model, labels, .. } = stored.birth.clone();
     let beside = serde_json::from_value(serde_json::Value::Object(labels));
-    let Beside { system_prompt, model_setting, permission_mode, thinking_tokens, born_at, unkept } = beside.ok()?;
+    let Beside { system_prompt, model_setting, permission_mode, thinking_tokens, born_at, is_stopped, unkept } = beside.ok()?;
     if born_at != session_born_at {
         return None;
     }
@@ -179,5 +184,5 @@ pub(crate) fn read(stored: &Stored, session_born_at: Millis) -> Option<Queued> {
         run: Some(run),
         is_acknowledged: true,
     };
-    Some(Queued { cell, model: shown, taken_at, request, unkept, is_given_up })
+    Some(Queued { cell, model: shown, taken_at, request, unkept, is_stopped: is_stopped || stopped_by.is_some(), stopped_by })
 }

@@ -3,8 +3,8 @@
 //! One that was acknowledged is kept in a log of its own until it has begun or was given up ([`crate::queued`]). Both can be on the disk for a
 //! moment, the run and what was kept while it waited; never neither.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use interline_journal::{Durability, Stored};
@@ -30,6 +30,8 @@ pub enum Started {
 /// A run that waited, and begins.
 pub(crate) struct Waited<'a> {
     pub(crate) session: &'a Arc<Session>,
+    /// What was kept of it while it waited is still there.
+    pub(crate) is_kept: bool,
     pub(crate) unkept: Option<Unkept>,
 }
 
@@ -64,11 +66,11 @@ impl Drop for Reserved {
     }
 }
 
-/// One run with an idempotency key comes to wait at a time: between looking for one that waits by that key and waiting there is no other.
-static BY_KEY: Mutex<()> = Mutex::new(());
-
 /// How often a run whose turn has come looks whether there is room for it.
 const ROOM: Duration = Duration::from_millis(200);
+
+/// The longest pause before a disk that fails is asked again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 impl Hub {
     /// Starts a run, or lets it wait for its turn, as the conduct of its cell says. Must be called inside the runtime.
@@ -80,13 +82,11 @@ impl Hub {
             return Err(StartError::Draining);
         }
         let session = request.session.as_ref().and_then(|id| self.session(access, id));
-        let waits = |session: &Arc<Session>| session.conduct().on_busy != OnBusy::Reject;
-        let Some(session) = session.filter(waits) else {
-            return self.start(access, request).map(|(session, run)| Started::Begun(session, run));
+        let cell = match (&request.cell, &session) {
+            (None, Some(session)) => session.cell().clone(),
+            (cell, _) => self.cell_of(access, cell.clone())?,
         };
-        let cell = request.cell.clone().unwrap_or_else(|| session.cell().clone());
         let key = key_of(access, &cell, &request);
-        let _one = key.as_ref().map(|_| BY_KEY.lock().unwrap_or_else(PoisonError::into_inner));
         // What waits begins before it stops waiting: asked in this order, it is found.
         if let Some(waiting) = key.as_ref().and_then(|key| self.waiting.by_key(key)) {
             return Ok(Started::InTurn(waiting));
@@ -94,6 +94,10 @@ impl Hub {
         if let Some((session, run)) = key.as_ref().and_then(|key| self.started_by(key)) {
             return Ok(Started::Begun(session, run));
         }
+        let waits = |session: &Arc<Session>| session.conduct().on_busy != OnBusy::Reject;
+        let Some(session) = session.filter(waits) else {
+            return self.start(access, request).map(|(session, run)| Started::Begun(session, run));
+        };
         // Those that wait come first. What will wait is none too many now.
         if session.waiting() == 0 && !session.is_busy() {
             match self.start(access, request.clone()) {
@@ -113,16 +117,24 @@ impl Hub {
         let Some((reserved, place)) = place else {
             return Err(session.active_run().map_or(StartError::TooManyRuns(max_queued), |run| StartError::Busy { run }));
         };
-        if request.is_acknowledged && session.durability() != Durability::Memory {
+        let is_kept = request.is_acknowledged && session.durability() != Durability::Memory;
+        if is_kept {
             self.must_store(&session)?;
+        }
+        // From here on the same request finds it.
+        if let Some(same) = self.waiting.add(&entry) {
+            return Ok(Started::InTurn(same));
+        }
+        if is_kept {
             let tag = key.as_ref().map(IdempotencyKey::tag);
             let kept = queued::keep(&*self.journal, &session, place.at(), accepted, &request, tag, access.credential());
             let (kept, log) = kept.map_err(|error| {
                 tracing::error!(session = %session.id(), %error, "a run that is to wait could not be stored, and was refused");
+                self.waiting.settle(&entry, Err(NotBegun::Refused(StartError::Unstored)), true);
                 StartError::Unstored
             })?;
-            entry.wish().keep_in(log);
-            entry.is_kept_in(kept);
+            entry.wish().set_log(log);
+            entry.set_kept(kept);
         }
         self.wait_for_turn(Turn { entry: entry.clone(), place, access: access.clone(), request, _reserved: reserved, unkept: None });
         Ok(Started::InTurn(entry))
@@ -142,23 +154,26 @@ impl Hub {
         let (entry, run) = (turn.entry.clone(), turn.entry.run);
         // Known before it begins, so that whoever was told its id can give it up.
         self.registry().runs.insert(run, entry.session.clone());
-        self.waiting.add(entry.clone());
         let hub = self.clone();
         self.tasks.spawn(async move {
             let waiting = hub.clone().turn_comes(turn);
             let begun = entry.wish().given_up().run_until_cancelled_owned(waiting).await.unwrap_or(Err(NotBegun::Stopped));
             let is_left = matches!(begun, Err(NotBegun::Left));
+            // Nobody can ask for what was in a session that is deleted.
+            let is_over = entry.session.is_closed();
             match (entry.kept(), &begun, entry.wish().by()) {
                 (None, ..) | (_, Err(NotBegun::Left), _) => {}
-                (Some(key), Err(NotBegun::Stopped), Some(by)) => queued::keep_end(&*hub.journal, key, &entry, by),
+                (Some(key), Err(NotBegun::Stopped), Some(by)) if !is_over => queued::keep_end(&*hub.journal, key, &entry, by),
                 (Some(key), ..) => hub.journal.remove(key),
             }
-            if let Some(forgotten) = hub.waiting.settle(&entry, begun) {
+            if let Some(forgotten) = hub.waiting.settle(&entry, begun, !is_over) {
                 hub.journal.remove(&forgotten);
             }
-            let mut registry = hub.registry();
-            if !is_left && registry.runs.get(&run).is_some_and(|session| session.run_info(run).is_none()) {
-                registry.runs.remove(&run);
+            if !is_left && entry.session.run_info(run).is_none() {
+                let mut registry = hub.registry();
+                if registry.runs.get(&run).is_some_and(|session| Arc::ptr_eq(session, &entry.session)) {
+                    registry.runs.remove(&run);
+                }
             }
         });
     }
@@ -182,12 +197,12 @@ impl Hub {
                 // Deleted meanwhile: a run that waited does not bring it back.
                 return Err(NotBegun::Refused(StartError::SessionNotFound(session.id().clone())));
             }
-            match self.begin(&access, request.clone(), Some(Waited { session, unkept })) {
+            match self.begin(&access, request.clone(), Some(Waited { session, is_kept, unkept })) {
                 // Somebody who does not wait was quicker.
                 Err(StartError::Busy { .. }) => drop(self.registry().runs.insert(entry.run, session.clone())),
                 Err(StartError::Draining) => return Err(closing()),
-                // It was acknowledged, and nobody may be there to be told.
-                Err(StartError::TooManyRuns(_) | StartError::Unstored) if is_kept => {
+                // It was acknowledged, and nobody may be there to be told. A cell may come back with the next config.
+                Err(StartError::TooManyRuns(_) | StartError::Unstored | StartError::CellNotFound(_)) if is_kept => {
                     self.registry().runs.insert(entry.run, session.clone());
                     tokio::time::sleep(ROOM).await;
                 }
@@ -200,22 +215,23 @@ impl Hub {
     /// or the next process would tell it again.
     pub(crate) fn run_once_stored(self: Arc<Self>, session: Arc<Session>, input: RunInput, port: RunPort) -> LinkFuture {
         Box::pin(async move {
-            if session.durability() == Durability::Buffered {
-                let over = port.over().clone();
-                over.run_until_cancelled(self.is_stored()).await;
-            }
-            session.link().run(input, port).await
+            let over = port.over().clone();
+            over.run_until_cancelled(self.is_stored(&session)).await;
+            // Stopped meanwhile, it is said to nobody.
+            if over.is_cancelled() { Ok(()) } else { session.link().run(input, port).await }
         })
     }
 
-    /// Waits until all that is in the log now is on the disk, also if that fails for a while.
-    async fn is_stored(&self) {
-        loop {
+    /// Waits until what a session's log has now is on the disk, also if that fails for a while.
+    pub(crate) async fn is_stored(&self, session: &Session) {
+        let mut pause = ROOM;
+        while session.durability() == Durability::Buffered {
             let journal = self.journal.clone();
             if matches!(tokio::task::spawn_blocking(move || journal.flush()).await, Ok(Ok(()))) {
                 return;
             }
-            tokio::time::sleep(ROOM).await;
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
         }
     }
 
@@ -230,7 +246,7 @@ impl Hub {
                 self.journal.remove(&stored.key);
                 continue;
             };
-            let Queued { cell, model, taken_at, request, unkept, is_given_up } = queued;
+            let Queued { cell, model, taken_at, request, unkept, is_stopped, stopped_by } = queued;
             let access = Access::of_earlier(session.principal().clone(), cell.clone());
             // Those of a cell that nobody serves are not asked for.
             if self.route(&access, &cell).is_err() {
@@ -238,17 +254,21 @@ impl Hub {
             }
             let lacks = matches!(*self.door().gate(), Gate::Passthrough).then_some(Unkept::Credential);
             let entry = Arc::new(InTurn::new(run, session.clone(), model, taken_at, key_of(&access, &cell, &request)));
-            if is_given_up {
+            if is_stopped {
                 // Who asks for it is told.
-                entry.is_kept_in(stored.key);
-                if let Some(forgotten) = self.waiting.settle(&entry, Err(NotBegun::Stopped)) {
+                if let Some(by) = &stopped_by {
+                    queued::keep_end(&*self.journal, &stored.key, &entry, by);
+                }
+                entry.set_kept(stored.key);
+                if let Some(forgotten) = self.waiting.settle(&entry, Err(NotBegun::Stopped), true) {
                     self.journal.remove(&forgotten);
                 }
                 continue;
             }
             let Some(place) = session.queue(usize::MAX, run, Some(stored.birth.created_at), entry.wish().clone()) else { continue };
-            entry.wish().keep_in(stored.log);
-            entry.is_kept_in(stored.key);
+            entry.wish().set_log(stored.log);
+            entry.set_kept(stored.key);
+            self.waiting.add(&entry);
             // Taken is taken.
             let Some(reserved) = Reserved::new(request.bytes(), usize::MAX, self.queued_bytes(session.principal())) else { continue };
             self.wait_for_turn(Turn { entry, place, access, request, _reserved: reserved, unkept: unkept.or(lacks) });

@@ -158,9 +158,27 @@ async fn a_run_that_waits_does_not_bring_a_deleted_session_back() {
     assert!(hub.session(&access, session.id()).is_none());
 }
 
+/// By its key a request is found whatever else it says.
+#[tokio::test]
+async fn a_key_finds_the_run_that_waits_whatever_session_is_named() {
+    let (hub, access) = hub_that(Conduct { on_busy: OnBusy::Queue, ..Conduct::default() });
+    let (session, first) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;
+    let keyed = |request| StartRun { idempotency_key: Some("key".into()), ..request };
+    let Started::InTurn(waiting) = hub.start_in_turn(&access, keyed(again(&session, "b end"))).unwrap() else { panic!("it waits") };
+    for same in [again(&session, "b end"), request("b end"), StartRun { session: Some("another".into()), ..request("b end") }] {
+        let Started::InTurn(found) = hub.start_in_turn(&access, keyed(same)).unwrap() else { panic!("it waits") };
+        assert!(Arc::ptr_eq(&found, &waiting));
+    }
+    session.stop(Some(first), me(&access));
+    let (_, run) = waiting.begun().await.unwrap();
+    assert_eq!(run, waiting.run);
+    let (_, found) = begun(hub.start_in_turn(&access, keyed(request("b end"))).unwrap()).await;
+    assert_eq!(found, run);
+}
+
 #[tokio::test]
 async fn what_waits_is_bounded_in_bytes_over_all_sessions_of_a_client() {
-    let run = RunConfig { max_queued: 16, max_queued_bytes: 1000, ..RunConfig::default() };
+    let run = RunConfig { max_queued: 16, max_queued_bytes: 2000, ..RunConfig::default() };
     let (hub, access) = hub_of(run, AskConfig::default(), Conduct { on_busy: OnBusy::Queue, ..Conduct::default() });
     let (one, _) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;
     let (two, first) = begun(hub.start_in_turn(&access, request("silent")).unwrap()).await;

@@ -8,8 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use interline_hub::{AskConfig, Conduct, Durability, OnBusy, RunConfig, RunStatus, StartError, StartRun, Started};
-use interline_journal::{Birth, Damaged, Health, Journal, JournalConfig, JournalError, Log, LogKey, Mark, Memory, Stored, Unstored};
+use interline_hub::{
+    Access, AskConfig, Conduct, Durability, Hub, InTurn, OnBusy, RunConfig, RunStatus, Session, StartError, StartRun, Started,
+};
+use interline_journal::{
+    Birth, Damage, Damaged, Health, Journal, JournalConfig, JournalError, Log, LogKey, Mark, Memory, Stored, Unstored,
+};
 use interline_model::{Body, Fact, Record};
 use scripted::{Lines, hub_on, lines, request};
 
@@ -18,6 +22,8 @@ use scripted::{Lines, hub_on, lines, request};
 struct Disk {
     memory: Arc<Memory>,
     fails: Arc<AtomicBool>,
+    /// The next time that somebody reads, it cannot be read.
+    is_damaged: Arc<AtomicBool>,
     /// What is on it, of all sessions.
     records: Arc<Mutex<Vec<Record>>>,
 }
@@ -76,6 +82,10 @@ impl Log for DiskLog {
     }
 
     fn replay(&self, from: usize, visit: &mut dyn FnMut(&Record)) -> Result<(), Damaged> {
+        if self.disk.is_damaged.swap(false, Ordering::SeqCst) {
+            let key = Box::new(LogKey::session("p".into(), "s".into()));
+            return Err(Damaged { key, number: self.log.first(), cause: Damage::Missing });
+        }
         self.log.replay(from, visit)
     }
 
@@ -85,6 +95,20 @@ impl Log for DiskLog {
 
     fn durability(&self) -> Durability {
         self.durability
+    }
+}
+
+fn queueing(disk: &Disk) -> (Arc<Hub>, Access) {
+    let conduct = Conduct { on_busy: OnBusy::Queue, ..Conduct::default() };
+    let (keeping, run, ask) = (JournalConfig::default(), RunConfig::default(), AskConfig::default());
+    hub_on(Arc::new(disk.clone()), keeping, Durability::Buffered, run, ask, conduct)
+}
+
+fn in_turn(hub: &Arc<Hub>, access: &Access, session: &Session, prompt: &str) -> Arc<InTurn> {
+    let next = StartRun { session: Some(session.id().clone()), is_acknowledged: true, ..request(prompt) };
+    match hub.start_in_turn(access, next).unwrap() {
+        Started::InTurn(waiting) => waiting,
+        Started::Begun(..) => panic!("it does not wait"),
     }
 }
 
@@ -107,6 +131,23 @@ async fn a_run_that_waited_is_not_told_before_it_is_stored_that_it_has_begun() {
     assert_eq!(said.run_len(run).unwrap().0, 1, "it has begun, and nobody was told");
     disk.fails.store(false, Ordering::SeqCst);
     assert_eq!(lines(&session, run).await, ["start", "word", "over"]);
+}
+
+/// One that is stopped before its beginning is stored was never told, and is not told afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_waited_and_is_stopped_before_its_beginning_is_stored_is_told_to_nobody() {
+    let disk = Disk::default();
+    let (hub, access) = queueing(&disk);
+    let (session, first) = hub.start(&access, request("silent")).unwrap();
+    let waiting = in_turn(&hub, &access, &session, "word obey");
+    disk.fails.store(true, Ordering::SeqCst);
+    session.stop(Some(first), scripted::me(&access));
+    let (_, run) = waiting.begun().await.unwrap();
+    session.stop(Some(run), scripted::me(&access));
+    assert_eq!(lines(&session, run).await, ["start", "stop", "over"]);
+    disk.fails.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(lines(&session, run).await, ["start", "stop", "over"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,4 +205,20 @@ async fn what_was_done_while_the_disk_took_nothing_is_stored_at_the_end_at_least
     assert!(stored > before, "{stored} records");
     let late = session.projection("late", || Lines);
     assert_eq!(late.tail(0).ready(1000), shown.tail(0).ready(1000), "what was shown is what is kept");
+}
+
+/// Its records are damaged while it goes on: it is forgotten, and keeps nobody waiting, nor the place of another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_records_are_damaged_while_it_goes_on_holds_up_nothing() {
+    let disk = Disk::default();
+    let (hub, access) = queueing(&disk);
+    for _ in 0..5 {
+        let (session, _) = hub.start(&access, request("obey")).unwrap();
+        let waiting = in_turn(&hub, &access, &session, "word end");
+        disk.is_damaged.store(true, Ordering::SeqCst);
+        // Whoever comes now has it read.
+        let _ = session.projection("late", || Lines);
+        let (_, run) = tokio::time::timeout(Duration::from_secs(10), waiting.begun()).await.unwrap().unwrap();
+        assert_eq!(lines(&session, run).await, ["start", "word", "over"]);
+    }
 }

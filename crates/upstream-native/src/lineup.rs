@@ -53,6 +53,8 @@ pub(crate) struct LineUp {
     /// Position of the last numbered frame, and the frame.
     last: u64,
     last_frame: Option<Text>,
+    /// The id of the last numbered frame of before, as long as there is none since.
+    last_before: Option<String>,
     /// The frame at position 0 is the last one of before. Until it is repeated, what a connection says can be of before, too.
     is_behind: bool,
     /// Where something may be missing before the frame at that position; whether that was said.
@@ -123,6 +125,7 @@ impl LineUp {
         if let (Some(last), Some(base)) = (last, count.checked_sub(1)) {
             lineup.ids.insert(lineup.hash('u', last), 0);
             (lineup.base, lineup.next, lineup.is_behind) = (base, 1, true);
+            lineup.last_before = Some(last.to_owned());
         }
         lineup
     }
@@ -145,6 +148,7 @@ impl LineUp {
             older_than: None,
             last: 0,
             last_frame: None,
+            last_before: None,
             is_behind: false,
             // Whoever came late to the first connection does not know.
             doubts: HashMap::from([(0, false)]),
@@ -268,9 +272,10 @@ impl LineUp {
     fn repeats(&mut self, at: u64) -> Admitted {
         self.overlap = Overlap::None;
         if !self.waits() {
+            self.is_behind = false;
             return Admitted::Repeat;
         }
-        if at == 0 && self.is_behind {
+        if at == 0 && std::mem::take(&mut self.is_behind) {
             return Admitted::Settles(Settled { fresh: self.release_behind(), missed: false });
         }
         let first = *self.older_than.get_or_insert(at);
@@ -347,7 +352,8 @@ impl LineUp {
     /// The id of the last numbered frame that was seen.
     pub(crate) fn last_id(&mut self) -> Option<String> {
         self.read();
-        match Frame::parse(self.last_frame.as_ref()?).ok()?.key()? {
+        let Some(frame) = &self.last_frame else { return self.last_before.clone() };
+        match Frame::parse(frame).ok()?.key()? {
             frame::Key::Uuid(uuid) => Some(uuid.into_owned()),
             frame::Key::Request(_) => None,
         }
@@ -595,6 +601,11 @@ mod tests {
         ] {
             assert_eq!(behind(had, said), (shown.to_owned(), count), "{had:?} {said:?}");
         }
+        // A turn without a word leaves the one before it the last.
+        let mut lineup = LineUp::behind(3, Some("c"));
+        assert_eq!(lineup.last_id().as_deref(), Some("c"));
+        lineup.see(&frame('d'), true);
+        assert_eq!(lineup.last_id().as_deref(), Some("d"));
     }
 
     #[test]

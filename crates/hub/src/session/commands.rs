@@ -184,6 +184,11 @@ impl Session {
         }
     }
 
+    /// Whether it is deleted or forgotten.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.locked().is_closed
+    }
+
     /// The session is forgotten, if nothing goes on in it and nothing waits. Says whether it is.
     pub(crate) fn retire(&self) -> bool {
         let mut state = self.locked();

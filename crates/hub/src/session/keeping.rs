@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use interline_journal::{Damaged, Durability, Log, Mark, StoredRun, Unstored};
 use interline_model::{Body, Event, Fact, FailureKind, ForcedEnd, Json, Millis, Part, Record, RunId, Text, What};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use super::{Refused, Session, State};
+use super::{Refused, RunStatus, Session, State};
 use crate::projection::{Feed, Source};
 use crate::upstream::Command;
 
@@ -185,6 +186,13 @@ impl Session {
             if let Some(at) = state.runs.iter().position(|run| run.info.run == kept.run) {
                 let run = state.runs.remove(at);
                 run.over.cancel();
+                // It has no end that anybody could read; whoever waits for that waits no longer. One that is only read of an earlier process counts
+                // nowhere yet.
+                if run.info.status == RunStatus::Running && self.is_busy() {
+                    self.busy.send_replace(false);
+                    self.active.fetch_sub(1, Ordering::Relaxed);
+                    self.telemetry.run_ended(RunStatus::Failed);
+                }
             }
         }
         self.telemetry.runs_forgotten(count);
