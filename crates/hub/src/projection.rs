@@ -247,6 +247,23 @@ impl<W: Writer> Tail<W> {
         items
     }
 
+    /// Waits until there is an item, and looks at it. It may be another one, a shorter one for late readers, when it is taken.
+    pub async fn upcoming<R>(&mut self, look: impl Fn(&W::Item) -> R) -> R {
+        loop {
+            self.wake.mark_unchanged();
+            if self.at < self.projection.end() {
+                let at = usize::try_from(self.at).unwrap_or(usize::MAX);
+                if let Some(seen) = self.projection.look(|written, _| written.items.get(at).map(&look)).flatten() {
+                    return seen;
+                }
+            }
+            if self.wake.changed().await.is_err() {
+                // As below.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     /// The next items, at least one and at most `max`, as soon as there are any. Cancel safe.
     pub async fn next(&mut self, max: usize) -> Vec<W::Item> {
         self.next_while(max, |_| true).await

@@ -130,7 +130,7 @@ impl Hub {
             let kept = queued::keep(&*self.journal, &session, place.at(), accepted, &request, tag, access.credential());
             let (kept, log) = kept.map_err(|error| {
                 tracing::error!(session = %session.id(), %error, "a run that is to wait could not be stored, and was refused");
-                self.waiting.settle(&entry, Err(NotBegun::Refused(StartError::Unstored)), true);
+                self.settle_turn(&entry, Err(NotBegun::Refused(StartError::Unstored)), true);
                 StartError::Unstored
             })?;
             entry.wish().set_log(log);
@@ -150,6 +150,12 @@ impl Hub {
         self.registry().owners.entry(principal.clone()).or_default().queued_bytes.clone()
     }
 
+    fn settle_turn(&self, entry: &Arc<InTurn>, begun: Begun, is_remembered: bool) {
+        if let Some(forgotten) = self.waiting.settle(entry, begun, is_remembered) {
+            self.journal.remove(&forgotten);
+        }
+    }
+
     fn wait_for_turn(self: &Arc<Self>, turn: Turn) {
         let (entry, run) = (turn.entry.clone(), turn.entry.run);
         // Known before it begins, so that whoever was told its id can give it up.
@@ -166,9 +172,7 @@ impl Hub {
                 (Some(key), Err(NotBegun::Stopped), Some(by)) if !is_over => queued::keep_end(&*hub.journal, key, &entry, by),
                 (Some(key), ..) => hub.journal.remove(key),
             }
-            if let Some(forgotten) = hub.waiting.settle(&entry, begun, !is_over) {
-                hub.journal.remove(&forgotten);
-            }
+            hub.settle_turn(&entry, begun, !is_over);
             if !is_left && entry.session.run_info(run).is_none() {
                 let mut registry = hub.registry();
                 if registry.runs.get(&run).is_some_and(|session| Arc::ptr_eq(session, &entry.session)) {
@@ -260,9 +264,7 @@ impl Hub {
                     queued::keep_end(&*self.journal, &stored.key, &entry, by);
                 }
                 entry.set_kept(stored.key);
-                if let Some(forgotten) = self.waiting.settle(&entry, Err(NotBegun::Stopped), true) {
-                    self.journal.remove(&forgotten);
-                }
+                self.settle_turn(&entry, Err(NotBegun::Stopped), true);
                 continue;
             }
             let Some(place) = session.queue(usize::MAX, run, Some(stored.birth.created_at), entry.wish().clone()) else { continue };

@@ -38,7 +38,7 @@ pub struct Config {
     pub max_cloud_message: usize,
     /// Bytes of a message that a client of the bridge surface sends.
     pub max_bridge_message: usize,
-    /// Bytes of frames that may wait to be written to a socket. A longer frame goes out in fragments of that size.
+    /// Bytes of frames that may wait to be written to a socket. A frame longer than half of that goes out in fragments.
     pub max_write_buffer: usize,
     /// Origins that browser pages may come from: exact ones, `loopback` for all of this machine's, `*` for all. The program fills it from `[cors]`.
     #[serde(skip)]

@@ -104,13 +104,14 @@ impl Outlet {
         Ok(credit.left > 0)
     }
 
-    /// Waits until something may be sent: how many bytes at least. Whoever asks first takes nothing out of the session that then waits.
-    pub(crate) async fn room(&self) -> Result<usize, Gone> {
+    /// Waits until something of this length may be sent: then how many bytes at least. Whoever asks first takes nothing out of the session that then
+    /// waits.
+    pub(crate) async fn room(&self, length: usize) -> Result<usize, Gone> {
         let mut pause = PAUSE;
         loop {
             {
                 let mut credit = self.credit.lock().await;
-                if self.may_send(&mut credit, 1)? {
+                if self.may_send(&mut credit, length)? {
                     return Ok(credit.bytes);
                 }
             }

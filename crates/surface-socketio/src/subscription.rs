@@ -78,6 +78,16 @@ impl Beginning {
         matches!(self, Self::Raw(_))
     }
 
+    /// Waits until something comes, and says how long that is.
+    async fn upcoming(&mut self) -> usize {
+        match self {
+            // It is held as it is.
+            Self::Turns { snapshot, .. } if !snapshot.is_empty() => 1,
+            Self::Turns { tail, .. } => tail.upcoming(|event: &SocketEvent| event.data.as_str().len()).await,
+            Self::Raw(feed) => feed.tail.upcoming(RawItem::len).await,
+        }
+    }
+
     /// What comes next, at most so many bytes of it; what is longer comes alone.
     async fn next(&mut self, bytes: usize) -> Vec<SocketEvent> {
         match self {
@@ -163,7 +173,7 @@ pub(crate) async fn follow(
             () = closing.over() => {
                 let rest = async {
                     loop {
-                        let Ok(bytes) = outlet.room().await else { return };
+                        let Ok(bytes) = outlet.room(1).await else { return };
                         let events = beginning.ready(bytes);
                         if events.is_empty() || deliver(&events, &outlet, &stop).await.is_err() {
                             return;
@@ -179,7 +189,8 @@ pub(crate) async fn follow(
 
 /// What comes next, as much of it as may be sent: nothing that waits for its client is held here.
 async fn coming(beginning: &mut Beginning, outlet: &Outlet) -> Result<Vec<SocketEvent>, Gone> {
-    let bytes = outlet.room().await?;
+    let length = beginning.upcoming().await;
+    let bytes = outlet.room(length).await?;
     Ok(beginning.next(bytes).await)
 }
 

@@ -22,7 +22,7 @@ use crate::{Block, Extras, Profile, SseWriter};
 /// Blocks fetched at a time.
 const BATCH: usize = 64;
 /// Bytes fetched at a time, and joined into one frame: what is held for one reader. A longer block comes alone.
-const FRAME: usize = 16 * 1024;
+const FRAME: usize = 8 * 1024;
 
 /// A run that waits has so long, when the server closes, to be refused.
 const LAST_WORDS: Duration = Duration::from_millis(500);

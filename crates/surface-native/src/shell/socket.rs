@@ -236,9 +236,9 @@ pub(super) async fn open(io: TokioIo<Upgraded>, max_message: usize, config: &Con
     WebSocketStream::from_raw_socket(io, Role::Server, Some(settings)).await
 }
 
-/// The longest piece of a message that is written at a time.
+/// The longest piece of a message that is written at a time: while it waits, another one can be held.
 pub(super) fn piece(config: &Config) -> usize {
-    config.max_write_buffer.max(LEAST_PIECE)
+    (config.max_write_buffer / 2).max(LEAST_PIECE)
 }
 
 async fn close(sink: &mut SplitSink<Socket, Message>, limits: &Limits, code: CloseCode, reason: &'static str) -> bool {

@@ -41,7 +41,7 @@ const WRITE_BUFFER: usize = 16 * 1024;
 
 /// Longer messages go out in fragments of this size, each made when there is room for it: the library would hold the whole of one for each
 /// socket, move it with every write, and keep its room ever after.
-const FRAGMENT: usize = 64 * 1024;
+const FRAGMENT: usize = 16 * 1024;
 
 /// How long the writer may go on after the session was closed.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -306,27 +306,32 @@ async fn feed<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut kind, mut rest) = match message {
+    let (mut kind, rest) = match message {
         Message::Text(text) if text.len() > FRAGMENT => (Data::Text, bytes::Bytes::from(text)),
         Message::Binary(bytes) if bytes.len() > FRAGMENT => (Data::Binary, bytes),
         short => return tx.feed(short).await,
     };
-    while rest.len() > FRAGMENT {
+    // Copied, so that what is written need not be kept until all is.
+    let mut pieces = Vec::with_capacity(rest.len() / (FRAGMENT - 3) + 1);
+    let mut left = &rest[..];
+    while left.len() > FRAGMENT {
         // Not in the middle of a character: not every client knows that it may be.
         let cut = (FRAGMENT - 3..=FRAGMENT)
             .rev()
-            .find(|at| rest[*at] & 0xc0 != 0x80)
+            .find(|at| left[*at] & 0xc0 != 0x80)
             .unwrap_or(FRAGMENT);
-        let frame = Frame::message(rest.split_to(cut), OpCode::Data(kind), false);
+        pieces.push(bytes::Bytes::copy_from_slice(&left[..cut]));
+        left = &left[cut..];
+    }
+    pieces.push(bytes::Bytes::copy_from_slice(left));
+    drop(rest);
+    let last = pieces.len() - 1;
+    for (number, piece) in pieces.into_iter().enumerate() {
+        let frame = Frame::message(piece, OpCode::Data(kind), number == last);
         tx.feed(Message::Frame(frame)).await?;
         kind = Data::Continue;
     }
-    tx.feed(Message::Frame(Frame::message(
-        rest,
-        OpCode::Data(kind),
-        true,
-    )))
-    .await
+    Ok(())
 }
 
 /// The websocket stream is flushed only when the internal channel is drained
@@ -376,6 +381,8 @@ where
                     Packet::Noop => Ok(()),
                     _ => {
                         let packet: String = $item.try_into().unwrap();
+                        // Whoever looks whether the buffer is empty sees that it is still being written.
+                        let _place = (packet.len() > WRITE_BUFFER).then(|| socket.internal_tx.try_reserve().ok());
                         feed(&mut tx, Message::Text(packet.into())).await
                     }
                 };
