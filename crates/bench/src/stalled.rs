@@ -47,7 +47,13 @@ const TOKEN: &str = "stalled-secret";
 pub(crate) struct Wishes {
     #[command(flatten)]
     common: Common,
+    /// All clients that do not read are on this surface.
+    #[arg(long, value_parser = SURFACES)]
+    surface: Option<String>,
 }
+
+/// The surfaces of those clients, which take turns.
+const SURFACES: [&str; 3] = ["sse", "native", "socketio"];
 
 /// Who is on each run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,13 +94,14 @@ impl Pass {
 pub(crate) async fn run(wishes: Wishes) -> bool {
     let binary = wishes.common.program();
     let runs = RUNS / if wishes.common.short { 10 } else { 1 };
-    let reading = pass(&binary, runs, Who::Reads).await;
+    let pass = |who| pass(&binary, runs, who, wishes.surface.as_deref());
+    let reading = pass(Who::Reads).await;
     // By turns: what else the machine does changes with time, and where an allocator leaves gaps is chance.
-    let mut without = pass(&binary, runs, Who::Leaves).await;
-    let mut with = pass(&binary, runs, Who::NeverReads).await;
+    let mut without = pass(Who::Leaves).await;
+    let mut with = pass(Who::NeverReads).await;
     for _ in 1..TIMES {
-        without.add(pass(&binary, runs, Who::Leaves).await);
-        with.add(pass(&binary, runs, Who::NeverReads).await);
+        without.add(pass(Who::Leaves).await);
+        with.add(pass(Who::NeverReads).await);
     }
     let growth = with.stays().saturating_sub(without.stays());
     let row =
@@ -113,7 +120,7 @@ pub(crate) async fn run(wishes: Wishes) -> bool {
     growth < runs * BOUND && percentile(&with.gaps, 99) <= percentile(&without.gaps, 99).mul_f64(1.2)
 }
 
-async fn pass(binary: &str, runs: u64, who: Who) -> Pass {
+async fn pass(binary: &str, runs: u64, who: Who, only: Option<&str>) -> Pass {
     let (url, _server) = simulator(Voice::Observed).await;
     let folder = std::env::temp_dir().join(format!("interline-stalled-{}-{}", std::process::id(), who as u8));
     std::fs::create_dir_all(&folder).expect("a temporary folder");
@@ -127,7 +134,7 @@ async fn pass(binary: &str, runs: u64, who: Who) -> Pass {
     let (mut producing, mut reading, mut draining) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
     let (mut held, mut gaps) = (Vec::new(), Vec::new());
     let mut readers = 0;
-    for number in 0..runs {
+    for (number, surface) in (0..runs).zip(SURFACES.into_iter().cycle()) {
         while producing.len() >= AT_ONCE {
             producing.join_next().await;
         }
@@ -142,7 +149,7 @@ async fn pass(binary: &str, runs: u64, who: Who) -> Pass {
         let prompt = format!("tally {name} {PIECES} gap=1 size={SIZE} tools=20");
         match start_native(&front, "all", TOKEN, &name, &prompt).await {
             Ok(run) => {
-                let stream = hold(&host, &run, number).await;
+                let stream = hold(&host, &run, only.unwrap_or(surface)).await;
                 match (who, stream) {
                     (_, None) => eprintln!("the client of {name} could not connect"),
                     (Who::NeverReads, Some(stream)) => held.push(stream),
@@ -189,18 +196,18 @@ async fn read(front: std::sync::Arc<FaultProxy>, name: String) -> Vec<Duration> 
 }
 
 /// A client that asks and never reads, on one of the three surfaces.
-async fn hold(host: &str, run: &Run, number: u64) -> Option<TcpStream> {
+async fn hold(host: &str, run: &Run, surface: &str) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(host).await.ok()?;
     let upgrade =
         "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let auth = format!("host: interline\r\nauthorization: Bearer {TOKEN}\r\n");
-    let head = match number % 3 {
-        0 => format!("GET /cells/{}/runs/{}/events HTTP/1.1\r\n{auth}\r\n", run.cell, run.id),
-        1 => format!("GET /v1/agent/sessions/{}/stream?since_seq=1 HTTP/1.1\r\n{auth}{upgrade}\r\n", run.id),
+    let head = match surface {
+        "sse" => format!("GET /cells/{}/runs/{}/events HTTP/1.1\r\n{auth}\r\n", run.cell, run.id),
+        "native" => format!("GET /v1/agent/sessions/{}/stream?since_seq=1 HTTP/1.1\r\n{auth}{upgrade}\r\n", run.id),
         _ => format!("GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\n{auth}{upgrade}\r\n"),
     };
     stream.write_all(head.as_bytes()).await.ok()?;
-    if number % 3 == 2 {
+    if surface == "socketio" {
         // Without reading: that the server has answered is not to be seen, so it is given a moment between its turns.
         tokio::time::sleep(Duration::from_millis(100)).await;
         stream.write_all(&masked(&format!("40{{\"token\":\"{TOKEN}\"}}"))).await.ok()?;

@@ -354,7 +354,17 @@ impl Hub {
         Ok(route.upstream.coding_channel(access.credential().clone()))
     }
 
-    pub(crate) fn cell_of(&self, access: &Access, cell: Option<CellName>) -> Result<CellName, StartError> {
+    /// The session that is named, if there is one, and the cell to run in.
+    pub(crate) fn place_of(&self, access: &Access, request: &StartRun) -> Result<(Option<Arc<Session>>, CellName), StartError> {
+        let session = request.session.as_ref().and_then(|id| self.session(access, id));
+        let cell = match (&request.cell, &session) {
+            (None, Some(session)) => session.cell().clone(),
+            (cell, _) => self.cell_of(access, cell.clone())?,
+        };
+        Ok((session, cell))
+    }
+
+    fn cell_of(&self, access: &Access, cell: Option<CellName>) -> Result<CellName, StartError> {
         cell.or_else(|| self.routes.load().default_cell(access)).ok_or_else(|| StartError::CellNotFound(CellName::from("default")))
     }
 
@@ -536,11 +546,7 @@ impl Hub {
         if self.is_draining() {
             return Err(StartError::Draining);
         }
-        let existing = request.session.as_ref().and_then(|id| self.session(access, id));
-        let cell = match (&request.cell, &existing) {
-            (None, Some(session)) => session.cell().clone(),
-            (cell, _) => self.cell_of(access, cell.clone())?,
-        };
+        let (_, cell) = self.place_of(access, &request)?;
         let route = self.route(access, &cell)?;
         let key = key_of(access, &cell, &request);
         // Held over the whole start, so that two starts with one key cannot both be the first.

@@ -81,11 +81,7 @@ impl Hub {
         if self.is_draining() {
             return Err(StartError::Draining);
         }
-        let session = request.session.as_ref().and_then(|id| self.session(access, id));
-        let cell = match (&request.cell, &session) {
-            (None, Some(session)) => session.cell().clone(),
-            (cell, _) => self.cell_of(access, cell.clone())?,
-        };
+        let (session, cell) = self.place_of(access, &request)?;
         let key = key_of(access, &cell, &request);
         // What waits begins before it stops waiting: asked in this order, it is found.
         if let Some(waiting) = key.as_ref().and_then(|key| self.waiting.by_key(key)) {
