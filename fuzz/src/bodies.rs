@@ -103,7 +103,7 @@ impl Server {
     /// If it has not.
     pub async fn asked(&self) -> (Arc<Session>, RunId) {
         let request = StartRun {
-            surface: "sse",
+            surface: Text::from_static("sse"),
             session: Some(SessionId::from(SESSION)),
             input: vec![Part::Text(Text::from_static("hi"))],
             ..StartRun::default()
