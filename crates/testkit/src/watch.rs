@@ -134,7 +134,7 @@ impl<'a> Way<'a> {
     async fn connect(&mut self, bytes: u64) -> std::io::Result<TcpStream> {
         let breaks = self.breaks < MOST_BREAKS && self.seed.chance(self.habits.breaking);
         let delay = Fault::Delay(Duration::from_millis(self.seed.between(20, 200)));
-        let kinds = [Fault::Fin, Fault::Reset, Fault::Stall, Fault::HalfOpen, delay, Fault::Cut];
+        let kinds = [Fault::Fin, Fault::Reset, Fault::Refuse, Fault::Stall, Fault::HalfOpen, delay, Fault::Cut];
         let plan = Plan { fault: self.seed.pick(&kinds), after: self.seed.between(0, bytes) };
         if breaks {
             self.breaks += 1;

@@ -233,6 +233,17 @@ impl Shared {
         locked(&self.roads).entry(path.to_owned()).or_default().clone()
     }
 
+    /// A connection to the server. A machine that has no port free for a moment is no fault that was asked for.
+    async fn connect(&self) -> Option<TcpStream> {
+        for _ in 0..50 {
+            match TcpStream::connect(&self.target).await {
+                Ok(server) => return Some(server),
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+        None
+    }
+
     fn count(&self, fault: UpstreamFault) {
         self.counts.add(fault.name());
     }
@@ -245,7 +256,7 @@ async fn pass(mut client: TcpStream, shared: &Shared) -> Option<()> {
     let path = line.split(' ').nth(1).unwrap_or_default();
     let path = path.split('?').next().unwrap_or_default().to_owned();
     if !head.to_ascii_lowercase().contains("upgrade: websocket") || path == "/v1/code/ws" {
-        let mut server = TcpStream::connect(&shared.target).await.ok()?;
+        let mut server = shared.connect().await?;
         server.set_nodelay(true).ok()?;
         server.write_all(head.as_bytes()).await.ok()?;
         server.write_all(&rest).await.ok()?;
@@ -278,7 +289,7 @@ async fn pass(mut client: TcpStream, shared: &Shared) -> Option<()> {
         Some(Dial::Unavailable) => return answer(client, "503 Service Unavailable", r#"{"error":{"code":"internal","message":""}}"#).await,
         _ => {}
     }
-    let mut server = TcpStream::connect(&shared.target).await.ok()?;
+    let mut server = shared.connect().await?;
     server.set_nodelay(true).ok()?;
     let head = if dial == Some(Dial::Unreplayed) { without_cursor(&head) } else { head };
     server.write_all(head.as_bytes()).await.ok()?;
