@@ -11,14 +11,11 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::TokioExecutor;
 use interline_hub::Secret;
 use rustls::ClientConfig;
 
 use crate::LinkConfig;
-
-/// Shorter than the idle limits of common servers and proxies, so that a kept connection is hardly ever closed under a request.
-const IDLE: Duration = Duration::from_secs(20);
 
 /// Sends requests to one upstream.
 pub(crate) struct HttpClient {
@@ -84,7 +81,8 @@ impl HttpClient {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(config.connect_timeout()));
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new()).pool_idle_timeout(IDLE).pool_timer(TokioTimer::new()).build(https);
+        // None is kept: a server may close it while a request is on its way, and what starts something must not be sent twice.
+        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(https);
         Self { client }
     }
 
